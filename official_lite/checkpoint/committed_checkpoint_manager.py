@@ -85,7 +85,8 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             with the description in the checkpoint that is restored; see `model_state`.
         after_restore: Called after a restore with the description of the run in the commit file.
         optional: Returns the variables that may be missing in a checkpoint that is restored. Any
-            other missing variable is an error; see `fallback.require_complete`.
+            other missing variable is an error; see `fallback.require_complete`. Defaults to the
+            attributes of the trainer and of its tasks.
         moves_damaged: Whether to move damaged checkpoints to `damaged/`. Processes that only read
             should disable this.
         seal: Called when the files of a checkpoint are complete, possibly in another thread. It
@@ -115,7 +116,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         *,
         describe: Describe | None = None,
         after_restore: Callable[[Mapping[str, Any]], None] | None = None,
-        optional: Callable[[], Iterable[Any]] = tuple,
+        optional: Callable[[], Iterable[Any]] | None = None,
         moves_damaged: bool = True,
         seal: Callable[[], str | None] | None = None,
     ) -> None:
@@ -142,7 +143,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         self._checkpoint_prefix = os.path.join(directory, checkpoint_name)
         self._describe = describe
         self._after_restore = after_restore
-        self._optional = optional
+        self._optional = optional or functools.partial(fallback.find_attributes, checkpoint)
         self._moves_damaged = moves_damaged
         self._seal = seal
         # The checksum of the commit file of the last restored or saved checkpoint.
@@ -258,6 +259,10 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             self._manage([each for each in managed if each in usable])
         self._last_checkpoint_step = self._step
         return path
+
+    def allow_repeated_save(self) -> None:
+        """Let the next save replace the checkpoint of the current step, whose state has changed."""
+        self._last_checkpoint_step = None
 
     def keep_only(self, paths: Collection[str]) -> None:
         """Remove all checkpoints of this name except `paths`, at least one of which must exist."""

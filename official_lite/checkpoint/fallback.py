@@ -188,6 +188,22 @@ def _free(path: str) -> str:
     return candidate
 
 
+def find_attributes(checkpoint: tf.train.Checkpoint) -> list[Any]:
+    """Return the objects that only attributes of the trainer and of its tasks refer to.
+
+    The checkpoints of a loop of your own lack them if an earlier version saved them.
+    """
+    others: set[int] = set()
+    found: list[Any] = []
+    for name, part in tf.train.TrackableView.children(checkpoint).items():
+        parts = tf.train.TrackableView(part).descendants()
+        if name.startswith(("trainer_attributes", "task_attributes")):
+            found += parts
+        else:
+            others |= set(map(id, parts))
+    return [part for part in found if id(part) not in others]
+
+
 def require_complete(
     checkpoint: tf.train.Checkpoint, path: str, *, optional: Iterable[Any] = ()
 ) -> None:

@@ -12,6 +12,8 @@ writes every field of a resolved config in this form, below gin's other bindings
 `operative_config_str` would omit all arguments that were passed explicitly.
 """
 
+import contextlib
+
 # Import `importlib.util`, because gin uses it without importing it.
 import importlib
 import importlib.util
@@ -59,11 +61,32 @@ def parse_gin(
             rejected.
     """
     gin_files = [files.expand_home(path) for path in gin_files or []]
-    try:
-        if safe:
-            for source, text in _texts(gin_files, gin_params or []):
-                _refuse_code(source, text)
+    if safe:
+        refuse_code(gin_files, gin_params)
+    with _parsing():
         gin.parse_config_files_and_bindings(gin_files, gin_params, finalize_config=False)
+
+
+def refuse_code(gin_files: Sequence[str] | None, gin_params: Sequence[str] | None) -> None:
+    """Reject gin files and bindings that can run code, without running or applying them.
+
+    Args:
+        gin_files: The paths of gin files.
+        gin_params: Single bindings.
+
+    Raises:
+        errors.ConfigValueError: If a statement can't be parsed or can run code.
+    """
+    with _parsing():
+        for source, text in _texts(gin_files or [], gin_params or []):
+            _refuse_code(source, text)
+
+
+@contextlib.contextmanager
+def _parsing() -> Iterator[None]:
+    """Convert the errors of gin."""
+    try:
+        yield
     except errors.ConfigError:
         raise
     except (OSError, SyntaxError, ValueError, ImportError, AttributeError, KeyError) as error:
@@ -206,7 +229,7 @@ def _other_bindings() -> str:
 
 
 def _texts(gin_files: Sequence[str], gin_params: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for path in gin_files:
+    for path in map(files.expand_home, gin_files):
         yield path, files.read_text(path)
     for text in gin_params:
         yield "--gin_params", text

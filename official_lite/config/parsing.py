@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import os
 import pprint
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,11 +32,12 @@ _ONE_STEP: dict[str, Any] = {
 # A number of epochs so small that it always rounds up to one step.
 _LESS_THAN_A_STEP = 1e-12
 
-_FEW_STEPS = {
-    "trainer.train_steps": 20,
+_NUM_STEPS = 20
+_FEW_STEPS: dict[str, Any] = {
+    "trainer.train_steps": _NUM_STEPS,
     "trainer.validation_interval": 10,
     "trainer.validation_steps": 2,
-    "trainer.checkpoint_interval": 20,
+    "trainer.checkpoint_interval": _NUM_STEPS,
     "trainer.log_interval": 1,
     # Clear the mutually exclusive fields in epochs, because a phase may set them.
     "trainer.train_epochs": None,
@@ -131,7 +133,7 @@ class ExperimentParser:
     def parse_params_override(self, params: Any) -> Any:
         """Apply `--params_override`."""
         override = self._flags_obj.params_override
-        if override and os.path.isfile(files.expand_home(override)):
+        if override and _is_file(override):
             self._override_by_file(params, override)
         elif override:
             with epochs.log_replaced(params, "--params_override"):
@@ -166,7 +168,7 @@ def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: 
     """
     params = ExperimentParser(flags_obj).parse()
     if _flag(flags_obj, "fast_dev_run"):
-        phase_configs.override_all(params, lambda each: _FEW_STEPS | _no_eval_steps(each))
+        phase_configs.override_all(params, _few_steps)
     if _flag(flags_obj, "dry_run"):
         phase_configs.override_all(params, _one_step)
     _refuse_masked_passwords(params)
@@ -189,6 +191,12 @@ def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: 
             extra=terminal.DETAIL,
         )
     return params
+
+
+def _is_file(override: str) -> bool:
+    # A field may be set to a URL, so only a text that begins with a URL is a remote file.
+    is_remote = re.match(r"\w+://", override) is not None
+    return is_remote or os.path.isfile(files.expand_home(override))
 
 
 def _split(assignment: str) -> tuple[str, str]:
@@ -292,6 +300,22 @@ def _one_step(params: Any) -> dict[str, Any]:
         del one_step["trainer.train_steps"]
         one_step["trainer.train_epochs"] = _LESS_THAN_A_STEP
     return one_step
+
+
+def _few_steps(params: Any) -> dict[str, Any]:
+    """Return overrides that limit training to a few steps.
+
+    If only the data know the length of an epoch, all steps become one epoch. Without `train_epochs`
+    the data are not asked, but a stage, a callback or a report may need the length.
+    """
+    few_steps = _FEW_STEPS | _no_eval_steps(params)
+    given = hyperparams.get_by_path(params, "trainer.steps_per_epoch")
+    if given is not None:
+        has_epochs = hyperparams.get_by_path(params, "trainer.train_epochs") is not None
+        num_examples = hyperparams.get_by_path(params, "task.train_data.num_examples")
+        is_unknown = has_epochs and not given and num_examples in (None, 0, -1)
+        few_steps["trainer.steps_per_epoch"] = _NUM_STEPS if is_unknown else given
+    return few_steps
 
 
 def _no_eval_steps(params: Any) -> dict[str, None]:

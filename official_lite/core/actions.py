@@ -3,7 +3,6 @@
 Recovery from blow-ups restores the last checkpoint and skips the bad batches.
 """
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -259,11 +258,11 @@ class RecoveryAction:
     """Action that restores the last checkpoint and skips the batches up to the bad step.
 
     A trainer with several tasks or asynchronous workers can't repeat steps. It continues with
-    batches that have not been read yet.
+    batches that have not been read yet. Of a plain Orbit trainer, only `after_restore` is called.
 
     Args:
         checkpoint_manager: The manager of the training checkpoints.
-        trainer: A `Trainer`; without it, only the checkpoint is restored.
+        trainer: The trainer. Without one, only the checkpoint is restored.
         is_bad: A function that returns whether the output of a single step is a blow-up.
         record: The record of the blow-ups, to which skipped batches are added.
     """
@@ -271,7 +270,7 @@ class RecoveryAction:
     def __init__(
         self,
         checkpoint_manager: tf.train.CheckpointManager,
-        trainer: base_trainer.Trainer | None = None,
+        trainer: orbit.AbstractTrainer | None = None,
         is_bad: Callable[[orbit.runner.Output], bool] = lambda _: False,
         record: BlowUpRecord | None = None,
     ) -> None:
@@ -390,8 +389,7 @@ class RecoveryAction:
     def _restore(self) -> None:
         trainer = self._repeating_trainer
         if trainer is None:
-            with self._trainer.keeping_position() if self._trainer else contextlib.nullcontext():
-                self._restore_checkpoint()
+            self._restore_without_repeating()
             return
         skipped = trainer.num_batches_skipped
         # Reset `batches_read`, because a checkpoint of an older version does not restore it.
@@ -399,6 +397,16 @@ class RecoveryAction:
         self._restore_checkpoint()
         # Skip again the batches that an earlier recovery from this checkpoint skipped.
         trainer.skip_batches(max(0, skipped - trainer.num_batches_skipped))
+
+    def _restore_without_repeating(self) -> None:
+        if isinstance(self._trainer, base_trainer.Trainer):
+            # Its data continue with unread batches, so they must not be built again.
+            with self._trainer.keeping_position():
+                self._restore_checkpoint()
+            return
+        self._restore_checkpoint()
+        if self._trainer is not None:
+            self._trainer.after_restore()
 
     def _restore_checkpoint(self) -> None:
         path = self.checkpoint_manager.restore_or_initialize()
@@ -420,7 +428,9 @@ class RecoveryAction:
         tasks can't either, because each has its own position in its data.
         """
         trainer = self._trainer
-        is_able = trainer is not None and not trainer.has_coordinator and hasattr(trainer, "task")
+        if not isinstance(trainer, base_trainer.Trainer):
+            return None
+        is_able = not trainer.has_coordinator and hasattr(trainer, "task")
         return trainer if is_able else None
 
 
@@ -664,7 +674,7 @@ def _recovery(
     )
     action = RecoveryAction(
         checkpoint_manager,
-        trainer if is_ours else None,
+        trainer,
         is_bad=lambda output: condition.describe_blow_up(output) is not None,
         record=condition.record,
     )

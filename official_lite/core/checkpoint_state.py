@@ -1,7 +1,7 @@
 """The contents of a run's checkpoints: the state of the trainer, and the description of the run."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -13,13 +13,9 @@ from official_lite.checkpoint import keras2_converter, model_state
 from official_lite.common import errors, keras_variables, nests
 from official_lite.core import base_task, config_definitions
 from official_lite.modeling import distributed_gradients, replica_state
-from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator
-from official_lite.orbit.hooks.hook import hooks_by_name
+from official_lite.modeling.optimization import ema_optimizer
+from official_lite.orbit import attributes
 from official_lite.run import run_record
-
-# Layers, optimizers, variables, modules, random generators, lookup tables and
-# `tf.train.Checkpoint` all derive from one of these classes.
-_STATE = (tf.__internal__.tracking.Trackable, keras.Variable)
 
 # Older versions of the library saved only those attributes of trainers and tasks that are instances
 # of these classes.
@@ -32,22 +28,6 @@ _ALWAYS_SAVED = (
     tf.random.Generator,
 )
 
-_NOT_STATE = (
-    base_task.Task,
-    orbit.AbstractTrainer,
-    orbit.AbstractEvaluator,
-    tf.data.Dataset,
-    # Saving an iterator would save all examples in its buffers.
-    tf.data.Iterator,
-    tf.distribute.DistributedDataset,
-    tf.distribute.DistributedIterator,
-    tf.summary.SummaryWriter,
-    tf.types.experimental.GenericFunction,
-    tf.types.experimental.ConcreteFunction,
-    # A gradient sink has no state.
-    gradient_accumulator.GradientSink,
-)
-
 
 def add_attributes(
     checkpoint: tf.train.Checkpoint, trainer: orbit.AbstractTrainer, *, trains: bool = True
@@ -58,7 +38,8 @@ def add_attributes(
     variables, random generators, lookup tables, modules and `tf.train.Checkpoint`s, also in lists
     and dictionaries, unless the checkpoint already has them. A trainer with a second model and a
     second optimizer therefore only needs to keep them as attributes. Metrics are excluded, because
-    they are empty whenever a checkpoint is saved. A warning names each iterator.
+    they are empty whenever a checkpoint is saved. A warning names each iterator. A later call also
+    adds the attributes that have been set since.
 
     Args:
         checkpoint: The checkpoint of the trainer.
@@ -69,94 +50,19 @@ def add_attributes(
         errors.ConfigValueError: If the trainer trains and an optimizer or a model has no variables
             yet, so that a resumed run could not restore them.
     """
-    known = _parts_of(checkpoint)
-    for name, owner in {"trainer_attributes": trainer, **_tasks(trainer)}.items():
-        attributes = _attributes_of(owner)
-        found = _find_state(attributes, known)
+    owners = {"trainer_attributes": trainer, **attributes.tasks_of(trainer)}
+    # Begin anew, because the attributes of an earlier call would be known.
+    for name in owners:
+        attributes.replace(checkpoint, name, None)
+    known = attributes.parts_of(checkpoint)
+    for name, owner in owners.items():
+        own = attributes.attributes_of(owner)
+        found = attributes.find_state(own, known, excluded=(base_task.Task,))
         if trains:
             for attribute, items in (found or {}).items():
                 _require_variables(f"{type(owner).__name__}.{attribute}", items, owner is trainer)
-            _warn_of_iterators(type(owner).__name__, attributes)
-        if found:
-            setattr(checkpoint, name, found)
-
-
-def add_hooks(checkpoint: tf.train.Checkpoint, hooks: Sequence[orbit.Hook]) -> None:
-    """Add the stateful attributes of hooks, and of the callbacks that they run, to a checkpoint.
-
-    Args:
-        checkpoint: The checkpoint of the trainer.
-        hooks: The hooks.
-
-    Raises:
-        errors.ConfigValueError: Two hooks have the same name.
-    """
-    known = _parts_of(checkpoint)
-    found = []
-    for hook in hooks:
-        callback = _attributes_of(getattr(hook, "callback", None))
-        attributes = {**_attributes_of(hook), "callback": callback}
-        _warn_of_iterators(type(hook).__name__, attributes)
-        found.append(_find_state(attributes, known))
-    if any(found):
-        pairs = zip(hooks_by_name(hooks), found, strict=True)
-        checkpoint.hook_attributes = {name: state for name, state in pairs if state}
-
-
-def _parts_of(checkpoint: tf.train.Checkpoint) -> set[int]:
-    return {id(part) for part in tf.train.TrackableView(checkpoint).descendants()}
-
-
-def _attributes_of(owner: object) -> dict[str, Any]:
-    """Return an object's attributes, except the duplicates that TensorFlow tracks as `_self_*`."""
-    attributes = getattr(owner, "__dict__", {})
-    return {name: value for name, value in attributes.items() if not name.startswith("_self_")}
-
-
-def _warn_of_iterators(owner: str, attributes: Mapping[str, Any]) -> None:
-    for name, value in attributes.items():
-        if _has_iterator(value):
-            logging.warning(
-                "`%s.%s` is an iterator, whose position is not saved, so a resumed run reads its "
-                "data from the beginning. Read this data through the iterator passed to "
-                "`train_step` instead: combine both datasets in `task.build_inputs` with "
-                "`tf.data.Dataset.zip`.",
-                owner,
-                name,
-            )
-
-
-def _has_iterator(value: object) -> bool:
-    if isinstance(value, list | tuple):
-        return any(map(_has_iterator, value))
-    if isinstance(value, Mapping):
-        return any(map(_has_iterator, value.values()))
-    return isinstance(value, tf.data.Iterator | tf.distribute.DistributedIterator)
-
-
-def _tasks(trainer: orbit.AbstractTrainer) -> dict[str, Any]:
-    task = getattr(trainer, "task", None)
-    if task is not None:
-        return {"task_attributes": task}
-    tasks = getattr(getattr(trainer, "multi_task", None), "tasks", {})
-    return {f"task_attributes_{name}": one for name, one in tasks.items()}
-
-
-def _find_state(value: object, known: set[int]) -> Any:
-    """Return the stateful objects in a value that are not yet `known`; None if there are none."""
-    if isinstance(value, list | tuple):
-        value = dict(enumerate(value))
-    if isinstance(value, Mapping):
-        found = {str(key): _find_state(part, known) for key, part in value.items()}
-        return {key: items for key, items in found.items() if items is not None} or None
-    if isinstance(value, keras.random.SeedGenerator):
-        value = value.state
-    if id(value) in known or not isinstance(value, _STATE) or isinstance(value, _NOT_STATE):
-        return None
-    items = {"value": value, **model_state.hidden_items(value)}
-    variables = [v for item in items.values() for v in keras_variables.variables_of(item)]
-    is_known = bool(variables) and all(id(v) in known for v in variables)
-    return None if is_known else items
+            attributes.warn_of_iterators(type(owner).__name__, own)
+        attributes.replace(checkpoint, name, found)
 
 
 def _require_variables(where: str, items: nests.Nest, is_of_trainer: bool) -> None:

@@ -350,7 +350,6 @@ class OrbitExperimentRunner:
             )
         preemption.check()
         self._warn_of_no_checkpoint()
-        self._save_a_point_to_recover_to()
         if self._mode is Mode.TRAIN_AND_EVAL:
             # As in the Model Garden, an interval of 0 means a single evaluation at the end.
             return self.controller.train_and_evaluate(
@@ -555,8 +554,6 @@ class OrbitExperimentRunner:
         config = self.params.trainer
         eval_subdir = "test" if self._mode.tests else config.validation_summary_subdir
         hooks = self._build_hooks(trainer)
-        if trainer and self.checkpoint_manager:
-            checkpoint_state.add_hooks(self.checkpoint_manager.checkpoint, hooks)
         has_events = save_summary and preflight.writes_event_files(self.params)
         self._writes_events = has_events and directories.is_chief(self.strategy)
         return controller_cls(
@@ -605,6 +602,7 @@ class OrbitExperimentRunner:
         driver.note_results(record, error, self.trainer.global_step, model, self.controller)
 
     def _begin_training(self, _: orbit.Hook) -> None:
+        self._save_a_point_to_recover_to()
         self.choose_execution()
         if self._writes_events:
             telemetry.write_hparams(self.model_dir, self._run_info().flat_config())

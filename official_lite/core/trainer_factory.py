@@ -16,7 +16,13 @@ import gin
 import keras
 
 from official_lite.common import errors, keras_variables, plugins
-from official_lite.core import base_task, base_trainer, config_definitions, step_checks
+from official_lite.core import (
+    base_task,
+    base_trainer,
+    checkpoint_state,
+    config_definitions,
+    step_checks,
+)
 
 __all__ = [
     "build_model",
@@ -97,6 +103,9 @@ def create_trainer(
 ) -> base_trainer.Trainer:
     """Build the model, the optimizer and the trainer; call it in the strategy's scope.
 
+    The checkpoint of the trainer also contains the stateful attributes of the trainer and of its
+    tasks; see `checkpoint_state.add_attributes`.
+
     Steps are executed in the mode of `runtime.execution`. `auto` is `graph` until
     `trainer.choose_execution()` finds the fastest mode, which `run_experiment` does by itself.
 
@@ -113,6 +122,8 @@ def create_trainer(
     Raises:
         errors.UnknownNameError: If `trainer.name` is unknown.
         errors.ConfigTypeError: If the trainer does not call the constructor of its base class.
+        errors.ConfigValueError: If it will train, and an optimizer or a model among the attributes
+            has no variables yet.
     """
     trainer_cls = trainer_cls or get_trainer_cls(params)
     # `model or ...` would also replace a given model whose `__len__` returns 0.
@@ -127,6 +138,7 @@ def create_trainer(
     )
     if isinstance(trainer, base_trainer.Trainer):
         plugins.require_constructed(trainer, "checkpoint", "config, task, model, optimizer, …")
+        checkpoint_state.add_attributes(trainer.checkpoint, trainer, trains=train)
     return trainer
 
 

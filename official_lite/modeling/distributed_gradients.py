@@ -49,6 +49,8 @@ GradientTransformer = Callable[[list[tuple[Any, Any]]], Iterable[tuple[Any, Any]
 _already_summed = contextvars.ContextVar("already_summed", default=False)
 _undivided = contextvars.ContextVar("undivided", default=False)
 _refusal = contextvars.ContextVar("refusal", default="")
+# Whether the optimizers of a `MultiOptimizer` are making their parts of its update.
+_in_groups = contextvars.ContextVar("in_groups", default=False)
 
 if TYPE_CHECKING:
 
@@ -124,7 +126,10 @@ def observe_gradients(
     row occurs once. The observer is not called for optimizers that are not a
     `DistributedOptimizer`.
     """
-    for one in innermost_optimizers(optimizer):
+    *_, innermost = wrapped_optimizers(optimizer)
+    # The parts of a `MultiOptimizer` make one update, which is shown as a whole.
+    is_one_update = isinstance(innermost, _PartialUpdate)
+    for one in [innermost] if is_one_update else innermost_optimizers(optimizer):
         if isinstance(one, DistributedOptimizer):
             # Bypass `__setattr__`, which would track the value for saving.
             one.__dict__["gradient_observer"] = observer
@@ -284,12 +289,13 @@ class DistributedOptimizer(_OptimizerHalf):
         pairs = list(zip(grads, trainable_variables, strict=True))
         present = [(g, v) for g, v in pairs if g is not None]
         missing = [keras_variables.path_of(v) for g, v in pairs if g is None]
-        if missing and not present:
+        if missing and not present and not _in_groups.get():
             raise errors.ConfigValueError(
                 f"No gradients provided for any variable: {', '.join(missing)}. Make sure that the "
                 "loss depends on these variables and is computed inside the `tf.GradientTape`."
             )
-        self._warn_of_missing(missing)
+        if not _in_groups.get():
+            self._warn_of_missing(missing)
         gradients = [g for g, _ in present]
         if self.loss_scale_factor is not None:
             # Make sparse gradients dense, because Keras can't divide them by the loss scale.
@@ -459,23 +465,29 @@ def _mixins_for(optimizer_cls: type[keras.optimizers.Optimizer]) -> Iterator[typ
 
 
 class _PartialUpdate(_OptimizerHalf):
-    """Mixin for `keras.optimizers.MultiOptimizer` that accepts gradients of some variables only.
+    """Mixin for `keras.optimizers.MultiOptimizer` that makes one update of all its optimizers.
 
-    Keras expects a gradient, which may be None, for each of the variables.
+    The gradients may be those of some variables only, and an optimizer may get no gradients. Keras
+    expects a gradient, which may be None, for each of the variables.
     """
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Update the variables; those that are missing get None as their gradient."""
-        if self.built and trainable_variables is not None:
-            given = {id(keras_variables.raw(variable)) for variable in trainable_variables}
-            missing = [
-                variable
-                for variable in self._trainable_variables
-                if id(keras_variables.raw(variable)) not in given
-            ]
-            grads = [*grads, *[None] * len(missing)]
-            trainable_variables = [*trainable_variables, *missing]
-        super().apply(grads, trainable_variables)
+        known = self._trainable_variables  # Empty before the first update builds the optimizer.
+        variables = known if trainable_variables is None else trainable_variables
+        given = {id(keras_variables.raw(variable)) for variable in variables}
+        missing = [variable for variable in known if id(keras_variables.raw(variable)) not in given]
+        variables = [*variables, *missing]
+        summed = self.sum_gradients([*grads, *[None] * len(missing)], variables)
+        # Raise and warn here, where the gradients of all optimizers are known.
+        present, updated = self._filter_empty_gradients(summed, variables)
+        if self.gradient_observer is not None:
+            if self.loss_scale_factor is not None:
+                present = [gradient / self.loss_scale_factor for gradient in present]
+            unique = map(_sum_equal_rows, present)
+            self.gradient_observer(list(zip(unique, updated, strict=True)))
+        with gradients_already_summed(), _set(_in_groups, True):
+            super().apply(summed, variables)
 
 
 class _WeightDecay(_OptimizerHalf):

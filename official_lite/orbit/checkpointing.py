@@ -106,7 +106,7 @@ class Checkpointing(triggers.Trigger):
 
     Args:
         manager: The checkpoint manager. Its interval, if it has one, becomes the first interval.
-        strategy: The strategy in whose scope checkpoints are restored.
+        strategy: The strategy in whose scope checkpoints are saved and restored.
         in_background: Whether `save` returns before the files are complete. Requires an
             `AsyncCheckpointManager`; with any other manager, `save` waits.
         on_save: See `CommittedCheckpointManager`. With TensorFlow's own manager, this function and
@@ -165,18 +165,19 @@ class Checkpointing(triggers.Trigger):
         self.wait()
         manager = self._manager
         verifies = _is_committed(manager)
+        optional = fallback.find_attributes(manager.checkpoint)
         with self._strategy.scope(), _explained(path or manager.latest_checkpoint):
             if path is not None and verifies:
                 manager.restore(path)
             elif path is not None:
-                fallback.restore(manager.checkpoint, path)
+                fallback.restore(manager.checkpoint, path, optional=optional)
             elif verifies or (latest := manager.latest_checkpoint) is None:
                 return manager.restore_or_initialize()
             elif keras2_converter.is_keras2(latest):
-                keras2_converter.restore_run(manager.checkpoint, latest)
+                keras2_converter.restore_run(manager.checkpoint, latest, optional=optional)
                 return latest
             else:
-                fallback.require_complete(manager.checkpoint, latest)
+                fallback.require_complete(manager.checkpoint, latest, optional=optional)
                 return manager.restore_or_initialize()
             return path
 
@@ -185,12 +186,20 @@ class Checkpointing(triggers.Trigger):
         self._prepare_manager()
         if self._on_save is not None and not _is_committed(self._manager):
             self._on_save()()
-        path = self._manager.save(
-            checkpoint_number=step, check_interval=False, **self._save_arguments
-        )
+        # An own loop may run outside the scope, which tells the manager about other workers.
+        is_entered = tf.distribute.has_strategy()
+        with contextlib.nullcontext() if is_entered else self._strategy.scope():
+            path = self._manager.save(
+                checkpoint_number=step, check_interval=False, **self._save_arguments
+            )
         if path is not None:
             self._unreported = path
         return path
+
+    def allow_repeated_save(self) -> None:
+        """Let the next save replace the checkpoint of the current step, whose state has changed."""
+        if _is_committed(self._manager):
+            self._manager.allow_repeated_save()
 
     def _prepare_manager(self) -> None:
         """Set the manager's `on_save`, because actions may call the manager's `save` directly."""

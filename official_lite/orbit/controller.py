@@ -214,7 +214,7 @@ class Controller:
         self._hooks = HookList(hooks, steps_per_epoch)
         self._hooks.attach(self, trainer)
         if checkpoint_manager is not None:
-            self._hooks.save_in(checkpoint_manager.checkpoint)
+            self._hooks.save_in(checkpoint_manager.checkpoint, trainer)
             if restore:
                 self.restore_checkpoint()
         self._iter = self.step
@@ -497,9 +497,12 @@ class Controller:
         self._require("trainer", for_method="train")
         with self._running(plan.last_step):
             with goodput.measuring("stepping"):
-                if self._evaluation_is_pending and plan.evaluate.is_due(self.step):
+                if self._evaluation_is_pending and plan.evaluate_at_end:
                     self._evaluate(plan)
                     self._hooks.after_epoch(self.step)
+                    if self._checkpoints is not None:
+                        # The saved state lacks what hooks change after the evaluation.
+                        self._checkpoints.allow_repeated_save()
                 while (step := self.step) < plan.last_step and self._stop_request is None:
                     self._stop_check.check()
                     stop = self._next_event(step, plan)
@@ -520,6 +523,7 @@ class Controller:
 
     def _train_stretch(self, start: int, stop: int, plan: _Plan) -> None:
         self._iter, self.storage.step = stop - 1, stop
+        self._evaluation_is_pending = False
         self._hooks.before_steps(until=stop)
         with self._summaries.of_steps():
             for part in self._stop_check.slices(start, stop, self._inner.is_splittable):
@@ -544,7 +548,6 @@ class Controller:
         if self._ended_interval is not None or self._is_report_due(step, plan):
             self._report()
             if self.step != step:  # An action has restored an older checkpoint.
-                self._rewind()
                 return
         if evaluates:
             self._evaluate(plan)
@@ -582,6 +585,8 @@ class Controller:
         return self._inner.is_open or self._ended_interval is not None
 
     def _report(self) -> None:
+        """Report the interval and run the actions; rewind if one restores an older checkpoint."""
+        step = self.step
         output, logs = self._ended_interval or self._end_interval()
         self._ended_interval = None
         # Report before running the actions, because an action may restore an older step.
@@ -592,6 +597,8 @@ class Controller:
             )
         for action in self.train_actions:
             action(output)
+        if self.step != step:
+            self._rewind()
 
     def _report_training(self, logs: runner.Output, has_failed: bool = False) -> None:
         # Reading the values that graphs logged requires all workers. After a failure, the other

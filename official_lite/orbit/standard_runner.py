@@ -315,7 +315,8 @@ class StandardEvaluatorOptions:
         use_tf_while_loop: Whether to compile the whole loop. Requires `use_tf_function`, and a
             number of steps that the data can provide.
         recreate_iterator_for_each_eval: Whether each evaluation starts from the first example. If
-            false, it continues where the previous evaluation stopped.
+            false, it continues where the previous evaluation stopped, or begins again if the data
+            have ended.
     """
 
     use_tf_function: bool = True
@@ -377,9 +378,12 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
             self._eval_loop_fn = self.create_eval_loop_fn(has_state=state is not None)
             if hasattr(self._eval_loop_fn, "calls"):
                 self._counted_step = self._eval_loop_fn
-        if self._eval_iter is None:
-            self._eval_iter = tf.nest.map_structure(make_iterator, self.eval_dataset)
+        continues = self._eval_iter is not None
         state = self._run_eval_loop(num_steps, state)
+        if continues and self.steps_run == 0:
+            # The previous evaluation read exactly the rest of the data, so begin again.
+            self._eval_iter = None
+            state = self._run_eval_loop(num_steps, state)
         self._check_steps_run(int(num_steps))
         return self.eval_end() if state is None else self.eval_end(state)
 
@@ -470,6 +474,8 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         self._eval_iter = None
 
     def _run_eval_loop(self, num_steps: tf.Tensor, state: Any) -> Any:
+        if self._eval_iter is None:
+            self._eval_iter = tf.nest.map_structure(make_iterator, self.eval_dataset)
         iterator = self._eval_iter
         if self._eval_options.recreate_iterator_for_each_eval:
             self._eval_iter = None
@@ -478,8 +484,10 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         try:
             if self._eval_options.use_tf_while_loop and state is None:
                 self._eval_loop_fn(iterator, num_steps)
-                return None
-            return self._eval_loop_fn(iterator, num_steps, state=state, reduce_fn=self.eval_reduce)
+            else:
+                state = self._eval_loop_fn(
+                    iterator, num_steps, state=state, reduce_fn=self.eval_reduce
+                )
         except loop_fns.END_OF_DATA as error:
             raise errors.DataError(
                 f"The evaluation data ended before {int(num_steps)} steps. Use fewer steps, or "
@@ -488,11 +496,12 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         except tf.errors.OpError as error:
             input_errors.raise_if_of_data(error, None, "evaluation")
             raise
-
-    def _check_steps_run(self, steps_wanted: int) -> None:
         # A subclass may create a loop function that does not count its steps. The number of
         # completed steps is then unknown.
         self.steps_run = self._counted_step.calls if self._counted_step else None
+        return state
+
+    def _check_steps_run(self, steps_wanted: int) -> None:
         if self.steps_run in (None, steps_wanted):
             return
         # The iterator is exhausted, so the next evaluation needs a new iterator.

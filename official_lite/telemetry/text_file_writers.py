@@ -1,12 +1,13 @@
 """Writers of text files: CSV tables and lines of JSON."""
 
+import collections
 import contextlib
 import csv
 import io
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import IO, Any
 from urllib import parse
 
@@ -62,7 +63,7 @@ class LineFile:
         """Remove lines; the file is replaced atomically, and only if a line is removed.
 
         Args:
-            is_kept: Returns whether to keep a line.
+            is_kept: Returns whether to keep a line. It is called with the last line first.
 
         Returns:
             The number of lines removed.
@@ -72,7 +73,7 @@ class LineFile:
         self.close()
         with files.open_file(self.path, "rb") as file:
             lines = file.read().splitlines(keepends=True)
-        kept = [line for line in lines if is_kept(line)]
+        kept = [line for line in reversed(lines) if is_kept(line)][::-1]
         if len(kept) == len(lines):
             return 0
         try:
@@ -164,7 +165,7 @@ class CsvWriter(Writer):
         directory, stem = os.path.split(self._stem)
         for name in files.list_names(directory or "."):
             if name.startswith(f"{stem}_") and name.endswith(self._extension):
-                self._table(os.path.join(directory, name)).keep(lambda row: _step_of(row) <= step)
+                self._table(os.path.join(directory, name)).rewind(step)
 
     def close(self) -> None:
         for table in self._tables.values():
@@ -202,11 +203,14 @@ class _Table:
         """Remove the rows for which `is_kept` returns False.
 
         Args:
-            is_kept: Called with the non-empty cells of a row, by column.
+            is_kept: Called with the non-empty cells of a row, by column; with the last row first.
         """
         header, *rows = self._read_rows() or [[]]
-        named = ({n: cell for n, cell in zip(header, row, strict=False) if cell} for row in rows)
-        kept = [row for row, cells in zip(rows, named, strict=True) if is_kept(cells)]
+        kept = [
+            row
+            for row in reversed(rows)
+            if is_kept({n: cell for n, cell in zip(header, row, strict=False) if cell})
+        ][::-1]
         if len(kept) == len(rows):
             return
         try:
@@ -217,6 +221,11 @@ class _Table:
             logging.info(
                 "Removed %d outdated rows from %s.", len(rows) - len(kept), self._file.path
             )
+
+    def rewind(self, step: int) -> None:
+        """Remove the rows that do not belong to the state of `step`."""
+        is_of_state = _records_of_state(step)
+        self.keep(lambda row: is_of_state(_step_of(row), "", row.keys() - {"step"}))
 
     def sync(self) -> None:
         self._file.sync()
@@ -297,7 +306,14 @@ class JsonLinesWriter(Writer):
 
     def rewind(self, step: int) -> None:
         self._rewound_to = step
-        removed = self._file.keep(lambda line: _parse(line).get("step", step) <= step)
+        is_of_state = _records_of_state(step)
+
+        def is_kept(line: bytes) -> bool:
+            values = _parse(line)
+            names = values.keys() - {"step", "split", "wall_time"}
+            return not values or is_of_state(values["step"], str(values.get("split")), names)
+
+        removed = self._file.keep(is_kept)
         if removed:
             logging.info(
                 "Removed %d records after step %d from %s.", removed, step, self._file.path
@@ -310,6 +326,31 @@ class JsonLinesWriter(Writer):
 def jsonl_of(run: RunInfo) -> Writer:
     """Build a `JsonLinesWriter` for `metrics.json` in the model directory."""
     return JsonLinesWriter(run.file("metrics.json"))
+
+
+def _records_of_state(step: int) -> Callable[[int, str, Set[str]], bool]:
+    """Return a function that tells whether a record belongs to the state of `step`.
+
+    Later records do not. Neither does a record at `step` whose values have all been written again,
+    for example by an evaluation before training continues.
+
+    Args:
+        step: The step of the state from which training continues.
+
+    Returns:
+        A function of the step, the split and the names of the values of a record. Call it with the
+        last record first.
+    """
+    later: dict[str, set[str]] = collections.defaultdict(set)
+
+    def is_of_state(record_step: int, split: str, names: Set[str]) -> bool:
+        if record_step != step:
+            return record_step < step
+        is_repeated = bool(names) and names <= later[split]
+        later[split] |= names
+        return not is_repeated
+
+    return is_of_state
 
 
 def _parse(line: bytes) -> dict[str, Any]:

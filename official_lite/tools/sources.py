@@ -40,6 +40,7 @@ _RECORD = "run.json"
 _LEVELS = 3
 _FILES = (".yaml", ".yml", ".json")
 _AS_OF = "Same as in train.py."
+_AS_OF_GIN = f"{_AS_OF} The fields of a run stay those of its {_CONFIG}; change them with --set."
 
 # Flags that execute code, by the name of the argument that stores them.
 _CODE = {"imports": "--import", "gin_file": "--gin_file", "gin_params": "--gin_params"}
@@ -116,8 +117,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--experiment", help="The experiment of the run, if its run.json does not name it."
     )
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help=_AS_OF)
-    parser.add_argument("--gin_file", action="append", default=[], metavar="FILE", help=_AS_OF)
-    parser.add_argument("--gin_params", action="append", default=[], metavar="TEXT", help=_AS_OF)
+    for flag, metavar in (("--gin_file", "FILE"), ("--gin_params", "TEXT")):
+        parser.add_argument(flag, action="append", default=[], metavar=metavar, help=_AS_OF_GIN)
     add_import_argument(parser)
 
 
@@ -131,7 +132,9 @@ def add_trust_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def train_command(run_dir: str, args: argparse.Namespace, mode: str | None = None) -> list[str]:
+def train_command(
+    run_dir: str, args: argparse.Namespace, mode: str | None = None, *, config: str = ""
+) -> list[str]:
     """Return the command that starts another run with the config of a run, without `--model_dir`.
 
     The command imports what the arguments name and, under `--trust`, what the record of the run
@@ -141,12 +144,13 @@ def train_command(run_dir: str, args: argparse.Namespace, mode: str | None = Non
         run_dir: The model directory of a run.
         args: The arguments defined by `add_arguments` and `add_trust_argument`.
         mode: The mode of the command; None for the mode of the run.
+        config: The file with the config; by default the `params.yaml` of the run.
 
     Raises:
         errors.ConfigError: The record can't be read, names no experiment, or does not describe a
-            training run; or the run was started with code that the arguments do not name.
+            training run; or the run was started with code that the arguments do not name or trust.
     """
-    config = os.path.join(run_dir, _CONFIG)
+    config = config or os.path.join(run_dir, _CONFIG)
     if not files.exists(config):
         files.require_directory(run_dir)
         raise errors.ConfigValueError(
@@ -156,6 +160,7 @@ def train_command(run_dir: str, args: argparse.Namespace, mode: str | None = Non
     command = _read_command(run_dir)
     if not args.trust:
         _require_given(command, args, run_dir)
+        _require_safe_gin(args)
     experiment = args.experiment or command.experiment
     trained = _read_record(run_dir).get("mode")
     if not experiment or trained not in [each.value for each in flags.Mode if each.trains]:
@@ -170,7 +175,9 @@ def train_command(run_dir: str, args: argparse.Namespace, mode: str | None = Non
         *(f"{flag}={value}" for name, flag in _CODE.items() for value in code[name]),
         f"--experiment={experiment}",
         f"--mode={mode or trained}",
-        f"--config_file={config}",
+        # Apply the config after gin, which must not bring back the fields that the command line of
+        # the run has replaced.
+        f"--params_override={config}",
         *([] if args.trust else ["--safe_config"]),
         *(f"--set={assignment}" for assignment in args.set),
     ]
@@ -219,7 +226,7 @@ def read_params(name: str, args: argparse.Namespace, *, instead: str | None = No
         )
     else:
         remedy = "If you trust these values, repeat them with --set."
-        params = _read_run(run_dir, experiment, args.set, remedy).params
+        params = _read_run(run_dir, experiment, args.set, remedy)
     if instead is not None and not isinstance(params.task, config_definitions.TaskConfig):
         raise errors.ConfigValueError(
             f"{experiment} trains several tasks, but this command supports only experiments with "
@@ -272,9 +279,8 @@ def read_run_params(path: str, experiment: str = "", *, trust: bool = False) -> 
         )
     load_registrations([])
     remedy = "" if trust else "If you trust this run, pass trust=True."
-    # Do not apply the gin bindings of this process, which may be meant for its next run.
-    # `params.yaml` already contains the fields that gin set for the recorded run.
-    return _read_run(run_dir, experiment or recorded, [], remedy, apply_gin=False)
+    params = _read_run(run_dir, experiment or recorded, [], remedy)
+    return RunSource(params=params, run_dir=run_dir)
 
 
 def read_config(
@@ -344,21 +350,34 @@ def _require_given(command: argparse.Namespace, args: argparse.Namespace, run_di
         )
 
 
-def _read_run(
-    run_dir: str, experiment: str, sets: Sequence[str], remedy: str, *, apply_gin: bool = True
-) -> RunSource:
+def _require_safe_gin(args: argparse.Namespace) -> None:
+    """Raise an error if gin arguments can run code, which `--safe_config` would refuse later."""
+    try:
+        gin_config.refuse_code(args.gin_file, args.gin_params)
+    except errors.ConfigError as error:
+        raise errors.ConfigValueError(
+            "Without --trust, this command gives --safe_config, and gin may bind only fields of "
+            "the experiment. If you trust the run, with all other code that its record and config "
+            f"name, pass --trust. {error}"
+        ) from error
+
+
+def _read_run(run_dir: str, experiment: str, sets: Sequence[str], remedy: str) -> Any:
     """Read a run's config. If `remedy` is not empty, treat the config as untrusted.
+
+    Gin bindings of this process are not applied. `params.yaml` already contains the fields that gin
+    set for the recorded run, unless its command line replaced them.
 
     An untrusted config may refer only to registered classes and functions, and to those that the
     experiment or `sets` refers to. Errors about other references end with `remedy`.
     """
     path = os.path.join(run_dir, _CONFIG)
-    params = _parse(experiment, [path], sets, apply_gin=apply_gin)
+    params = _parse(experiment, [path], sets, apply_gin=False)
     if remedy:
         trusted = parsing.given_by_code(exp_factory.get_exp_config(experiment))
         trusted += [assignment.partition("=")[2].strip("'\"") for assignment in sets]
         plugins.restrict(plugins.Restriction(f"{path} is not trusted. {remedy}", trusted))
-    return RunSource(params=params, run_dir=run_dir)
+    return params
 
 
 def _find_run_dir(name: str) -> str | None:

@@ -9,19 +9,21 @@ module that `--import` names.
 """
 
 import argparse
+import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from absl import flags, logging
 
-from official_lite.common import app, error_report, errors, terminal
+from official_lite.common import app, error_report, errors, files, terminal, tf_config
 from official_lite.common import flags as experiment_flags
-from official_lite.config import gin_config, parsing
+from official_lite.config import gin_config, parsing, phase_configs
 from official_lite.core import config_definitions
 from official_lite.execution import execution_record
 from official_lite.run import run_record, xla_cache
-from official_lite.tools import sources
+from official_lite.tools import sources, verify
 
 FLAGS = flags.FLAGS
 
@@ -94,7 +96,12 @@ def _dry_run(params: config_definitions.ExperimentConfig) -> None:
     """
     if FLAGS.mode == "test" and not params.phases:
         params = config_definitions.for_test(params).replace(trainer={"validation_steps": 1})
+    # The training modes write predictions only in phases, to a directory that may be anywhere, and
+    # for all rows.
+    params = params.replace(phases=[each for each in params.phases if each.mode != "predict"])
+    params.lock()
     with tempfile.TemporaryDirectory() as model_dir:
+        _require_own_weights(params, model_dir)
         try:
             _run(params, "train_and_eval", model_dir)
         except errors.MissingStepError as error:
@@ -102,6 +109,61 @@ def _dry_run(params: config_definitions.ExperimentConfig) -> None:
                 raise
             logging.warning("One training step succeeded. Skipped the evaluation step: %s", error)
     logging.info("The dry run succeeded. It left no files.")
+
+
+def _require_own_weights(params: config_definitions.ExperimentConfig, model_dir: str) -> None:
+    """Raise an error if several workers would start a phase from the directory of another one."""
+    runtime = params.runtime
+    if runtime.distribution_strategy.lower() != "multi_worker_mirrored":
+        return
+    found = tf_config.find_cluster(runtime.worker_hosts, runtime.task_index)
+    for index, phase in enumerate(params.phases):
+        source = phase_configs.resolve(params, index, model_dir).task.init_checkpoint
+        if found and found.num_workers > 1 and phase_configs.lies_in(source, model_dir):
+            raise errors.ConfigValueError(
+                f"`init_from` of the phase {phase.name!r} is {phase.init_from!r}, but in a "
+                "--dry_run each worker has its own temporary directory, so the workers would not "
+                "start from the same checkpoint. Dry run a single process, without the cluster: "
+                "--set=runtime.distribution_strategy=mirrored"
+            )
+
+
+def _keep_inside(params: Any) -> Any:
+    """Return a config whose writers and hooks write only to the model directory."""
+    from official_lite.core import preflight
+
+    def values_for(each: Any) -> dict[str, Any]:
+        # Look up the writers, because those that are replaced are not looked up later.
+        preflight.find_writers(each)
+        trainer = each.trainer.as_dict()
+        values: dict[str, Any] = {}
+        if trainer.get("writers"):
+            values["trainer.writers"] = ["console"]
+        if trainer.get("hooks"):
+            values["trainer.hooks"] = [_redirect(hook) for hook in trainer["hooks"]]
+        return values
+
+    inside = params.replace()
+    phase_configs.override_all(inside, values_for)
+    inside.lock()
+    return inside
+
+
+def _redirect(hook: Any) -> Any:
+    """Return a hook that writes to the model directory instead of an absolute or remote path.
+
+    A callback of Keras that writes files is replaced by an idle one, because its paths are relative
+    to the working directory. Your own hooks and callbacks are not changed.
+    """
+    kept, _ = verify.leave_out_writers([hook])
+    if kept or not isinstance(hook, Mapping):
+        return kept[0] if kept else hook
+    return {name: _relative(value) for name, value in hook.items()}
+
+
+def _relative(value: Any) -> Any:
+    is_path = isinstance(value, str) and (os.path.isabs(value) or files.is_remote(value))
+    return os.path.basename(value.rstrip("/")) if is_path else value
 
 
 def _refuse_positional(arguments: Sequence[str]) -> None:
@@ -137,6 +199,8 @@ def _run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str)
         # List the devices here, because listing them for the first time also prints startup
         # messages.
         tf.config.list_physical_devices()
+    if FLAGS.dry_run:
+        params = _keep_inside(params)
     if mode == "continuous_train_and_eval":
         continuous_finetune_lib.run_continuous_finetune(
             mode, params, model_dir, allow_config_change=FLAGS.allow_config_change

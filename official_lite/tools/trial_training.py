@@ -21,6 +21,7 @@ import tensorflow as tf
 from official_lite import orbit, pipeline
 from official_lite.common import errors, preemption
 from official_lite.core import base_trainer, train_data
+from official_lite.modeling import hyperparams
 from official_lite.modeling.optimization.configs import learning_rate_config
 from official_lite.tools import sources
 
@@ -160,6 +161,8 @@ def run_sweep(params: Any, *, min_rate: float, max_rate: float, num_steps: int) 
     def sweep(ctx: pipeline.ExperimentContext) -> None:
         _sweep(ctx.require("trainer"), num_steps, rates, losses)
 
+    # Leave out a loaded step count, at which the schedule would begin.
+    has_count = hyperparams.get_by_path(params, "task.init_checkpoint_optimizer") == "all"
     # Set all fields, because the experiment's own schedule may have changed any of them.
     schedule = learning_rate_config.ExponentialLrConfig(
         initial_learning_rate=min_rate,
@@ -177,6 +180,7 @@ def run_sweep(params: Any, *, min_rate: float, max_rate: float, num_steps: int) 
                 "warmup": {"type": None},
             },
         },
+        task={"init_checkpoint_optimizer": "slots"} if has_count else None,
     )
     return analyze(rates, losses)
 
@@ -300,8 +304,8 @@ class Probe:
     Attributes:
         examples_per_second: Training speed.
         memory: Peak memory of the process in bytes.
-        unit: Batch sizes must be a multiple of this: the number of replicas times the number of
-            micro-batches.
+        unit: Batch sizes must be a multiple of this: the number of replicas, real or virtual, times
+            the number of micro-batches.
         problem: Why the data or config do not allow the batch size; empty if they do.
         is_of_config: Whether the problem is an error in the config.
         is_exhausted: Whether the process ran out of memory.
@@ -359,8 +363,7 @@ def _measure(ctx: pipeline.ExperimentContext, batch_size: int) -> Probe:
         _seconds_of(trainer, num_steps)
         steps += num_steps
     rate = steps * batch_size / (time.monotonic() - started)
-    replicas = ctx.require("strategy").num_replicas_in_sync
-    unit = replicas * train_data.count_micro_batches(ctx.params)
+    unit = train_data.count_replicas(ctx.params) * train_data.count_micro_batches(ctx.params)
     return Probe(examples_per_second=rate, memory=_peak_memory(), unit=unit)
 
 

@@ -27,6 +27,7 @@ from typing import Any
 
 from official_lite.checkpoint import chain, commit
 from official_lite.common import errors, files, plugins, terminal
+from official_lite.execution import execution_record
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.run import model_dir_lock, provenance, run_record
 from official_lite.tools import listing, sources
@@ -37,6 +38,7 @@ UNCHECKED = "unchecked"
 
 _NO_FILE = "no such file"
 _NAME = re.compile(r"[^/\\]+-\d+")
+_CONFIG = re.compile(r"params(\.\d+)?\.yaml")
 _KINDS = ("record", "checkpoint", "removed")
 
 # The file with the chosen execution mode, which a replay reads besides the checkpoint. It does not
@@ -126,16 +128,73 @@ def _replay(args: argparse.Namespace, *, is_sound: bool) -> Check:
         return _unchecked("an earlier link is broken")
     if needs_a_cluster(args.model_dir):
         return _unchecked("a run of several processes can't be replayed; pass --no-replay")
-    segment = choose(find_segments(args.model_dir), args.step)
+    segments = find_segments(args.model_dir)
+    # A replay saves its checkpoint after the evaluation of that step, to which hooks may listen.
+    replayable = [each for each in segments if not _precedes_evaluation(each[1])]
+    if segments and not replayable:
+        return _unchecked("the run was preempted before the evaluation at its last checkpoint")
+    segment = choose(replayable, args.step)
     if segment is None:
         return _unchecked("the run has no two consecutive checkpoints; see `trainer.max_to_keep`")
     before, after = segment
-    unequal = replay(args.model_dir, before, after, args)
+    config = _find_config(args.model_dir, after)
+    if config is None:
+        return _unchecked(f"the config was changed since {os.path.basename(after)} was saved")
+    if not _has_same_execution(config, after):
+        return _unchecked(
+            f"another execution mode was chosen since {os.path.basename(after)} was saved"
+        )
+    unequal = replay(args.model_dir, before, after, args, config=config)
     steps = f"from step {commit.step_of(before)} to {commit.step_of(after)}"
     if unequal:
         recorded = f"the variables {', '.join(unequal[:5])}{' …' if unequal[5:] else ''}"
         return _broken("replay", after, recorded, f"different bits after the replay {steps}")
     return Check(link="replay", note=f"{steps}: equal bit for bit")
+
+
+def _precedes_evaluation(checkpoint: str) -> bool:
+    """Return whether the run was preempted before the evaluation at the step of a checkpoint."""
+    import tensorflow as tf
+
+    from official_lite.checkpoint import inspection, saved_graph
+
+    mark = f"{inspection.PENDING_EVALUATION}{saved_graph.VALUE_SUFFIX}"
+    return bool(tf.train.load_checkpoint(checkpoint).has_tensor(mark))
+
+
+def _find_config(run_dir: str, checkpoint: str) -> str | None:
+    """Return the file with the config that a checkpoint was saved with; None if it was not kept.
+
+    A start records its config again when it has chosen an execution mode, and only the last file is
+    kept. This file stands for the earlier ones, also for those of other starts with equal configs.
+    """
+    committed = commit.read(checkpoint)
+    own = committed.chain.get("record") if committed else None
+    records = [link for link in chain.read(run_dir) if link.kind == "record"]
+    wanted = [link.entries.get("params_sha256") for link in records if link.sha256 == own]
+    starts = {
+        link.entries.get("start_time")
+        for link in records
+        if link.entries.get("params_sha256") in wanted
+    }
+    wanted += [
+        link.entries.get("params_sha256")
+        for link in reversed(records)
+        if link.entries.get("start_time") in starts
+    ]
+    names = filter(_CONFIG.fullmatch, files.list_names(run_dir))
+    kept = {_hash_params(path): path for path in (os.path.join(run_dir, name) for name in names)}
+    return next((kept[sha256] for sha256 in wanted if sha256 in kept), None)
+
+
+def _has_same_execution(config: str, checkpoint: str) -> bool:
+    """Return whether a replay will train in the mode that a checkpoint names."""
+    if yaml_io.read_yaml(config).get("runtime", {}).get("execution") != "auto":
+        return True
+    committed = commit.read(checkpoint)
+    mode = committed.state.get("execution") if committed else None
+    chosen = execution_record.load(os.path.dirname(checkpoint))
+    return mode is None or chosen is None or mode == chosen.execution
 
 
 def _unchecked(note: str) -> Check:
@@ -175,7 +234,9 @@ def choose(segments: Sequence[tuple[str, str]], step: int | None) -> tuple[str, 
     return found[-1]
 
 
-def replay(run_dir: str, before: str, after: str, args: argparse.Namespace) -> list[str]:
+def replay(
+    run_dir: str, before: str, after: str, args: argparse.Namespace, *, config: str
+) -> list[str]:
     """Train again from one checkpoint to another one.
 
     The directory of the run is only read. Metrics are not written, because a writer may send them
@@ -186,6 +247,7 @@ def replay(run_dir: str, before: str, after: str, args: argparse.Namespace) -> l
         before: The checkpoint to start from.
         after: The next checkpoint of the run.
         args: The arguments of `verify`.
+        config: The file with the config of the segment.
 
     Returns:
         The names of the variables that are not equal bit for bit. The states of hooks that were
@@ -198,10 +260,10 @@ def replay(run_dir: str, before: str, after: str, args: argparse.Namespace) -> l
     from official_lite.checkpoint import inspection
 
     step = commit.step_of(after)
-    command = sources.train_command(run_dir, args)
+    command = sources.train_command(run_dir, args, config=config)
     of_hooks = [each for each in args.set if _sets_hooks(each)]
-    hooks = _read_hooks(run_dir, of_hooks)
-    kept, left_out = _leave_out_writers(hooks)
+    hooks = _read_hooks(config, of_hooks)
+    kept, left_out = leave_out_writers(hooks)
     with tempfile.TemporaryDirectory() as directory:
         model_dir = os.path.join(directory, "run")
         files.makedirs(model_dir)
@@ -233,12 +295,12 @@ def _sets_hooks(assignment: str) -> bool:
     return yaml_io.parse_path(assignment.partition("=")[0])[:2] == ["trainer", "hooks"]
 
 
-def _read_hooks(run_dir: str, overrides: Sequence[str]) -> list[Any]:
-    """Return the hooks in the config of a run, after the overrides `path=value`."""
+def _read_hooks(config: str, overrides: Sequence[str]) -> list[Any]:
+    """Return the hooks in the config file of a run, after the overrides `path=value`."""
     from official_lite.core import config_definitions
     from official_lite.modeling.hyperparams import params_dict
 
-    given = yaml_io.read_yaml(os.path.join(run_dir, "params.yaml"))
+    given = yaml_io.read_yaml(config)
     params = config_definitions.ExperimentConfig()
     params.trainer.override({"hooks": given.get("trainer", {}).get("hooks") or []})
     split = [each.partition("=") for each in overrides]
@@ -256,8 +318,12 @@ def _to_flow(value: Any) -> str:
     return {"Infinity": ".inf", "-Infinity": "-.inf", "NaN": ".nan"}.get(text, text)
 
 
-def _leave_out_writers(entries: Sequence[Any]) -> tuple[list[Any], set[str]]:
-    """Return the hooks to replay, and the names of the states of those that are left out."""
+def leave_out_writers(entries: Sequence[Any]) -> tuple[list[Any], set[str]]:
+    """Leave out the hooks of a config that do not affect training, but write files.
+
+    Returns:
+        The hooks to replay, and the names of the states of those that are left out.
+    """
     from official_lite.core import hook_factory
     from official_lite.orbit.hooks import keras_callback
 

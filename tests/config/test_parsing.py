@@ -81,6 +81,16 @@ def test_tf_data_service_flag_enables_the_service_in_the_data_config() -> None:
     assert task.validation_data is None
 
 
+def test_params_override_can_be_a_remote_file_and_can_set_a_field_to_a_url(
+    tmp_path: pathlib.Path,
+) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("task: {train_data: {input_path: gs://bucket/file}}")
+    overrides = [f"file://{file}", "task.train_data.input_path='gs://bucket/file'"]
+    for override in overrides:
+        assert _parse(params_override=override).task.train_data.input_path == "gs://bucket/file"
+
+
 def test_set_flag_without_an_equals_sign_raises() -> None:
     with pytest.raises(errors.ConfigValueError, match="path=value"):
         _parse(set=["trainer.train_steps"])
@@ -127,6 +137,18 @@ def test_fast_dev_run_sets_20_steps_in_place_of_epochs_in_every_phase() -> None:
         assert (trainer.train_steps, trainer.validation_interval) == (20, 10)
         assert (trainer.validation_steps, trainer.log_interval) == (2, 1)
         assert trainer.train_epochs is trainer.validate_every_epochs is None
+
+
+def test_fast_dev_run_has_one_epoch_if_the_config_does_not_state_the_length_of_an_epoch() -> None:
+    examples = ["task.train_data.num_examples=1000", "task.train_data.global_batch_size=10"]
+    phase = "phases[0]={name: a, overrides: {task.train_data.num_examples: 70}}"
+    for settings, length in (([], 20), (examples, 100), (["trainer.steps_per_epoch=7"], 7)):
+        flags = Flags(fast_dev_run=True, set=["trainer.train_epochs=3", *settings])
+        params = parsing.parse_configuration(flags, print_return=False)
+        assert (params.trainer.train_steps, params.trainer.steps_per_epoch) == (20, length)
+    flags = Flags(fast_dev_run=True, set=["trainer.train_epochs=3", examples[1], phase])
+    params = parsing.parse_configuration(flags, print_return=False)
+    assert epochs.resolve(phase_configs.resolve(params, 0)).trainer.steps_per_epoch == 7
 
 
 @pytest.mark.parametrize(("flag", "steps"), [("dry_run", 1), ("fast_dev_run", 2)])

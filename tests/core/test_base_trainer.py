@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.core import base_trainer
+from official_lite.modeling import distributed_gradients
 from official_lite.modeling.optimization import adamw
 from tests import rounding
 from tests.line_experiment import BATCH_SIZE, LineTask
@@ -186,11 +187,23 @@ def test_multi_optimizer_created_by_a_function_trains_two_replicas_like_one(
     rounding.assert_close(_losses(trainer), one, roundings=len(one) * BATCH_SIZE)
 
 
-@pytest.mark.parametrize("execution", ["graph", "xla"])
+def _of_one_sgd() -> keras.optimizers.Optimizer:
+    return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.1)))
+
+
+@pytest.mark.parametrize(
+    ("create_optimizer", "execution", "micro_batches"),
+    [
+        (_of_one_sgd, "graph", 2),
+        (_by_variable, "graph", 2),
+        (_by_variable, "xla", 1),
+        (lambda: _by_variable(loss_scaling=True), "graph", 1),
+    ],
+)
 def test_multi_optimizer_skips_variables_without_a_gradient_on_two_replicas_and_micro_batches(
-    experiment, make_trainer, two_replicas, execution
+    experiment, make_trainer, two_replicas, create_optimizer, execution, micro_batches
 ) -> None:
-    class KernelOnly(_with_optimizer(lambda: keras.optimizers.MultiOptimizer(lambda _: sgd))):
+    class KernelOnly(_with_optimizer(create_optimizer)):
         def train_step(self, inputs, model, optimizer, metrics=None):
             features, labels = inputs
             with tf.GradientTape() as tape:
@@ -203,8 +216,6 @@ def test_multi_optimizer_skips_variables_without_a_gradient_on_two_replicas_and_
             optimizer.apply_gradients(pairs)
             return {self.loss: loss}
 
-    sgd = keras.optimizers.SGD(0.1)
-    micro_batches = 2 if execution == "graph" else 1
     params = experiment(
         trainer={"grad_accum_steps": micro_batches}, runtime={"execution": execution}
     )
@@ -214,6 +225,8 @@ def test_multi_optimizer_skips_variables_without_a_gradient_on_two_replicas_and_
     kernel, bias = trainer.model.get_weights()
     assert kernel.any()
     assert not bias.any()
+    *_, optimizer = distributed_gradients.wrapped_optimizers(trainer.optimizer)
+    assert {int(one.iterations) for one in optimizer.optimizers} == {1}
 
 
 def _map_with_unused_sgd() -> keras.optimizers.Optimizer:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite import keras2
-from official_lite.checkpoint import latest, model_state
+from official_lite import keras2, orbit
+from official_lite.checkpoint import async_checkpoint_manager, latest, model_state
 from official_lite.common import errors
-from official_lite.core import base_trainer, checkpoint_state, train_lib
+from official_lite.core import base_trainer, checkpoint_state, train_lib, trainer_factory
 from tests import line_experiment
 
 _STEP = 4
@@ -291,3 +291,89 @@ def test_changed_hyperparameter_of_a_keras2_optimizer_is_that_of_the_config_afte
             None, Task(params.task), "train", params, str(tmp_path), allow_config_change=True
         )
         assert float(optimizers[-1].beta_1) == np.float32(slope / 10)
+
+
+def test_attributes_of_a_trainer_that_are_set_later_are_saved_with_the_earlier_ones(
+    make_trainer,
+) -> None:
+    trainer = make_trainer(line_experiment.line_experiment())
+    trainer.states = {"first": tf.Variable(0)}
+    checkpoint_state.add_attributes(trainer.checkpoint, trainer)
+    trainer.states["second"] = tf.Variable(0)
+    checkpoint_state.add_attributes(trainer.checkpoint, trainer)
+    children = tf.train.TrackableView.children
+    attributes = children(children(trainer.checkpoint)["trainer_attributes"])
+    assert set(children(attributes["states"])) == {"first", "second"}
+
+
+class _Totaling(base_trainer.Trainer):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.total = tf.Variable(0)
+
+
+class _TotalingTask(line_experiment.LineTask):
+    def build_model(self) -> keras.Model:
+        self.total = tf.Variable(0)
+        return super().build_model()
+
+
+class _TotalingHook(orbit.Hook):
+    every_n_steps = 4
+
+    def __init__(self) -> None:
+        self.total = tf.Variable(0)
+
+    def after_step(self) -> None:
+        for owner in (self, self.trainer, self.trainer.task):
+            owner.total.assign_add(1)
+
+
+def _own_manager(
+    trainer: base_trainer.Trainer,
+    directory: pathlib.Path,
+    manager_cls: type[tf.train.CheckpointManager],
+) -> tf.train.CheckpointManager:
+    return manager_cls(
+        trainer.checkpoint,
+        str(directory),
+        max_to_keep=1,
+        step_counter=trainer.global_step,
+        checkpoint_interval=4,
+    )
+
+
+def _train_in_own_loop(
+    directory: pathlib.Path,
+    steps: int,
+    manager_cls: type[tf.train.CheckpointManager] = async_checkpoint_manager.AsyncCheckpointManager,
+) -> list[int]:
+    params, hook = line_experiment.line_experiment(), _TotalingHook()
+    trainer = trainer_factory.create_trainer(
+        params, _TotalingTask(params.task), train=True, evaluate=False, trainer_cls=_Totaling
+    )
+    orbit.Controller(
+        trainer=trainer,
+        global_step=trainer.global_step,
+        steps_per_loop=4,
+        checkpoint_manager=_own_manager(trainer, directory, manager_cls),
+        hooks=[hook],
+    ).train(steps)
+    return [int(owner.total) for owner in (hook, trainer, trainer.task)]
+
+
+def test_own_loop_resumes_the_attributes_of_trainer_task_and_hooks(tmp_path) -> None:
+    assert _train_in_own_loop(tmp_path, 4) == [1, 1, 1]
+    assert _train_in_own_loop(tmp_path, 8) == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "manager_cls", [async_checkpoint_manager.AsyncCheckpointManager, tf.train.CheckpointManager]
+)
+def test_own_loop_restores_a_checkpoint_of_an_earlier_version_without_attributes(
+    manager_cls, make_trainer, tmp_path
+) -> None:
+    old = make_trainer(line_experiment.line_experiment(), evaluate=False)
+    old.train(tf.constant(4))
+    _own_manager(old, tmp_path, manager_cls).save(checkpoint_number=4)
+    assert _train_in_own_loop(tmp_path, 8, manager_cls) == [1, 1, 1]

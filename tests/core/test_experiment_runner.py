@@ -1,4 +1,6 @@
+import contextlib
 import json
+import math
 import pathlib
 
 import pytest
@@ -139,3 +141,20 @@ def test_training_metrics_are_recorded_at_the_log_interval_and_at_each_checkpoin
     records = map(json.loads, (tmp_path / "metrics.json").read_text().splitlines())
     # The checkpoint at step 4 and the end of training each add a report.
     assert [r["step"] for r in records] == [3, 4, 6, 8]
+
+
+def test_passes_of_a_custom_loop_recover_from_a_blow_up_before_the_first_checkpoint(runner) -> None:
+    outputs = []
+
+    def spoil_once(output):
+        outputs.append(output)
+        if len(outputs) == 1:
+            output["training_loss"] = math.nan
+
+    made = runner(
+        trainer={"recovery_max_trials": 1, "checkpoint_interval": 8}, train_actions=[spoil_once]
+    )
+    with contextlib.closing(made):
+        for last_step in (4, 8):
+            made.controller.train(last_step, checkpoint_at_completion=False)
+    assert (made.controller.step, len(outputs)) == (8, 3)

@@ -356,6 +356,48 @@ def test_loss_scale_halved_by_a_float16_overflow_is_restored_on_resume(
     assert state[scale] == plain[scale] / 2
 
 
+class _Plain(orbit.AbstractTrainer):
+    """A plain Orbit trainer whose loss is NaN the first time that it reaches step 8."""
+
+    strategy = property(lambda self: tf.distribute.get_strategy())
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.global_step = orbit.utils.create_global_step()
+        self.checkpoint = tf.train.Checkpoint(global_step=self.global_step)
+        self.restored: list[int] = []
+
+    def train(self, num_steps):
+        self.global_step.assign_add(tf.cast(num_steps, tf.int64))
+        is_bad = int(self.global_step) == 8 and not self.restored
+        return {"training_loss": math.nan if is_bad else 1.0}
+
+    def after_restore(self) -> None:
+        self.restored.append(int(self.global_step))
+
+
+def test_recovery_calls_after_restore_of_a_plain_orbit_trainer(experiment, tmp_path) -> None:
+    trainer = _Plain()
+    manager = tf.train.CheckpointManager(
+        trainer.checkpoint,
+        str(tmp_path),
+        max_to_keep=1,
+        step_counter=trainer.global_step,
+        checkpoint_interval=4,
+    )
+    actions = recovery.get_train_actions(
+        experiment(trainer=RECOVERING), trainer, str(tmp_path), manager
+    )
+    orbit.Controller(
+        trainer=trainer,
+        global_step=trainer.global_step,
+        steps_per_loop=4,
+        checkpoint_manager=manager,
+        train_actions=actions,
+    ).train(12)
+    assert (int(trainer.global_step), trainer.restored) == (12, [4])
+
+
 class Masked(keras.layers.Layer):
     """A layer with two weights that are infinite before training, as causal masks are."""
 

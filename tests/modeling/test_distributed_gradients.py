@@ -91,9 +91,17 @@ def test_variables_without_gradients_are_skipped_with_one_warning(warnings: list
     assert "unused" in warnings[0]
 
 
-def test_update_in_which_no_variable_has_a_gradient_raises() -> None:
+@pytest.mark.parametrize(
+    "create",
+    [
+        lambda: keras.optimizers.Adam(1.0),
+        lambda: keras.optimizers.MultiOptimizer(lambda _: keras.optimizers.SGD()),
+    ],
+    ids=["adam", "multi"],
+)
+def test_update_in_which_no_variable_has_a_gradient_raises(create: Callable[[], Any]) -> None:
     weight = keras.Variable([1.0], name="weight")
-    optimizer = make_distributed(keras.optimizers.Adam(1.0))
+    optimizer = make_distributed(create())
     with pytest.raises(ValueError, match="No gradients provided for any variable: weight"):
         optimizer.apply_gradients([(None, weight)])
 

@@ -291,3 +291,26 @@ def test_checkpoint_with_a_pending_evaluation_mark_restores_like_an_unmarked_che
     status.assert_consumed()
     assert mark.numpy()
     assert other.step.numpy() == 7
+
+
+def test_own_loop_outside_the_scope_waits_for_the_saves_of_several_processes(
+    make_trainer, make_controller, make_manager, monkeypatch
+):
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    strategy.extended._cluster_resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": ["localhost:1", "localhost:2"]})
+    )
+    started = []
+    start = async_checkpoint_manager.BackgroundSave.start
+    monkeypatch.setattr(
+        async_checkpoint_manager.BackgroundSave,
+        "start",
+        lambda self, save: started.append(self) or start(self, save),
+    )
+    trainer = make_trainer()
+    manager = make_manager(trainer, 10)
+    make_controller(
+        trainer, strategy=strategy, checkpoint_manager=manager, enable_async_checkpointing=True
+    ).train(10)
+    assert manager.latest_checkpoint.endswith("ckpt-10")
+    assert not started

@@ -234,6 +234,25 @@ def test_evaluation_and_hooks_are_skipped_after_an_action_restores_a_checkpoint(
     ]
 
 
+def test_records_are_rewound_if_the_report_after_a_requested_stop_restores_a_checkpoint(
+    make_trainer, make_controller, make_manager, recording_writer
+):
+    trainer = make_trainer()
+    manager = make_manager(trainer, 10)
+    rewound = []
+    recording_writer.rewind = rewound.append
+
+    def recover(output):
+        if trainer.global_step.numpy() == 13:
+            manager.restore_or_initialize()
+
+    make_controller(
+        trainer, train_actions=[recover], checkpoint_manager=manager, hooks=[StopAt(13)]
+    ).train(20)
+    assert trainer.global_step.numpy() == 10
+    assert rewound == [0, 10]
+
+
 def test_train_actions_run_before_each_checkpoint(
     make_trainer, make_controller, make_manager, make_log
 ):

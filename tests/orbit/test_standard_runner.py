@@ -106,6 +106,12 @@ def test_exhausted_iterator_is_recreated_for_the_next_evaluation():
     assert outputs == [[0, 1, 2], [0, 1, 2]]
 
 
+def test_evaluation_begins_again_if_the_previous_one_read_exactly_the_rest_of_the_data():
+    evaluator = Collector(tf.data.Dataset.range(4), recreate_iterator_for_each_eval=False)
+    outputs = [evaluator.evaluate(tf.constant(2))["values"] for _ in range(3)]
+    assert outputs == [[0, 1], [2, 3], [0, 1]]
+
+
 @pytest.mark.parametrize("num_steps", [-1, 5])
 def test_evaluation_of_empty_data_raises_an_error(num_steps):
     with pytest.raises(errors.DataError, match="empty"):

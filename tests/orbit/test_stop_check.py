@@ -109,6 +109,68 @@ def test_evaluation_prevented_by_a_signal_runs_first_after_the_restart(
     assert [event for event in trainer.events if "eval" in event] == ["eval 30"]
 
 
+@pytest.fixture
+def interrupted_at(make_trainer, make_controller, make_manager):
+    """Return a function that trains up to a signal, which prevents an evaluation at that step."""
+
+    def interrupt(step, hook):
+        trainer = make_trainer()
+        controller = make_controller(
+            trainer, hooks=[SignalAt(step), hook], checkpoint_manager=make_manager(trainer, 100)
+        )
+        with preemption.catch_signals(), pytest.raises(errors.PreemptedError):
+            controller.train_and_evaluate(20, eval_interval=10)
+
+    return interrupt
+
+
+def test_evaluation_prevented_by_a_signal_runs_first_even_if_the_interval_has_changed(
+    interrupted_at, make_trainer, make_controller, make_manager
+):
+    interrupted_at(10, orbit.Hook())
+    trainer = make_trainer()
+    controller = make_controller(trainer, checkpoint_manager=make_manager(trainer, 100))
+    controller.train_and_evaluate(20, eval_interval=15)
+    evaluations = [event for event in trainer.events if "eval" in event]
+    assert evaluations == ["eval 10", "eval 15", "eval 20"]
+
+
+def test_evaluation_prevented_by_a_signal_is_dropped_when_training_goes_on_without_evaluations(
+    interrupted_at, make_trainer, make_controller, make_manager
+):
+    interrupted_at(10, orbit.Hook())
+    trainer = make_trainer()
+    controller = make_controller(
+        trainer, hooks=[SignalAt(13)], checkpoint_manager=make_manager(trainer, 100)
+    )
+    with preemption.catch_signals(), pytest.raises(errors.PreemptedError):
+        controller.train(20)
+    trainer = make_trainer()
+    controller = make_controller(trainer, checkpoint_manager=make_manager(trainer, 100))
+    assert controller.step == 13
+    controller.train_and_evaluate(20)
+    assert [event for event in trainer.events if "eval" in event] == ["eval 20"]
+
+
+def test_weights_that_a_hook_sets_after_an_evaluation_prevented_by_a_signal_are_saved(
+    interrupted_at, make_trainer, make_controller, make_manager
+):
+    class SetsWeight(orbit.Hook):
+        def after_eval(self, logs):
+            if self.controller.step == 20:
+                self.trainer.weight.assign(-1.0)
+
+    interrupted_at(20, SetsWeight())
+    trainer = make_trainer()
+    manager = make_manager(trainer, 100)
+    controller = make_controller(trainer, hooks=[SetsWeight()], checkpoint_manager=manager)
+    assert trainer.weight.numpy() == 20
+    controller.train_and_evaluate(20, eval_interval=10)
+    assert manager.latest_checkpoint.endswith("ckpt-20")
+    saved = tf.train.load_variable(manager.latest_checkpoint, "weight/.ATTRIBUTES/VARIABLE_VALUE")
+    assert saved == -1
+
+
 def test_signal_before_the_first_step_saves_no_checkpoint(
     make_trainer, make_controller, make_manager
 ):

@@ -201,3 +201,19 @@ def test_logged_value_named_step_does_not_replace_the_step_of_the_record(name, t
         values = {"step": 99.0, "loss": 1.0}
         writer.write(telemetry.Record(step=3, split="train", values=values))
     assert FILES[name].read(tmp_path) == [(3, "train", 1.0)]
+
+
+@pytest.mark.parametrize("kind", [FILES["jsonl"], FILES["csv"]], ids=["jsonl", "csv"])
+def test_record_that_is_written_again_before_a_rewind_to_its_step_is_kept_once(kind, tmp_path):
+    with kind.build(tmp_path) as earlier:
+        for one in (record(10), record(10, end=1.0), record(10, "validation")):
+            earlier.write(one)
+    with kind.build(tmp_path) as writer:
+        # An evaluation before training continues from step 10.
+        writer.write(record(10, "validation", loss=0.5))
+        writer.rewind(10)
+    assert kind.read(tmp_path) == [
+        (10, "train", 10.0),
+        (10, "train", None),
+        (10, "validation", 0.5),
+    ]

@@ -49,7 +49,7 @@ def test_predict_starts_the_recorded_training_command_in_predict_mode(
     assert started[0][4:] == [
         "--experiment=vision/digits_mlp",
         "--mode=predict",
-        f"--config_file={tmp_path}/params.yaml",
+        f"--params_override={tmp_path}/params.yaml",
         "--safe_config",
         f"--model_dir={tmp_path}",
         "--set=prediction.checkpoint=best",

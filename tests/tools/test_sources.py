@@ -78,6 +78,16 @@ def test_reading_a_run_started_with_code_flags_raises_unless_they_are_passed_aga
         assert read_run(tmp_path, given.format(directory=tmp_path)).params.task.units == 3
 
 
+def test_gin_flags_of_a_run_do_not_replace_the_fields_in_its_config(read_run, trained, tmp_path):
+    # The command line of the run has replaced the number of steps that gin had set.
+    binding = "trainer/params.train_steps = 100"
+    command = ["train.py", "--experiment=tests/tools", f"--gin_params={binding}"]
+    shutil.copy(os.path.join(trained, "params.yaml"), tmp_path)
+    (tmp_path / "run.json").write_text(json.dumps({"argv": command}))
+    assert read_run(tmp_path, f"--gin_params={binding}").params.trainer.train_steps == 6
+    assert read_run("tests/tools", f"--gin_params={binding}").params.trainer.train_steps == 100
+
+
 def test_class_in_params_yaml_is_imported_only_if_a_set_flag_names_it(read_run, trained, tmp_path):
     (tmp_path / "params.yaml").write_text("trainer: {name: 'no_such:Trainer'}\n")
     for arguments, problem in (((), "can run code"), (("--set=trainer.name=no_such:Trainer",), "")):

@@ -1,5 +1,6 @@
 """Tests of `python -m official_lite.tools train`, installed as `official-lite train`."""
 
+import json
 import pathlib
 import subprocess
 import sys
@@ -65,3 +66,57 @@ def test_dry_run_logs_the_memory_of_a_training_step(tmp_path: pathlib.Path) -> N
     lines = [line for line in done.stderr.splitlines() if line.startswith("Estimated memory")]
     assert len(lines) == 1
     assert " MiB (" in lines[0]
+
+
+PAGER = """
+
+from official_lite import telemetry
+from official_lite.core import writer_factory
+
+
+@writer_factory.register_writer("pager")
+class Pager(telemetry.Writer):
+    def __init__(self, run):
+        raise AssertionError("A dry run called the pager.")
+"""
+
+
+def test_dry_run_calls_no_service_and_writes_only_to_its_temporary_directory(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "mine.py").write_text(EXPERIMENT + PAGER)
+    outside = tmp_path / "outside"
+    best = {"name": "best_checkpoint", "metric": "validation_loss", "directory": f"{outside}/best"}
+    fields = {
+        "trainer.writers": ["jsonl", "pager"],
+        "trainer.hooks": [
+            {"name": "export_model", "subdir": f"{outside}/export"},
+            {"name": "keras_callback", "callback": "CSVLogger", "filename": "log.csv"},
+            {**best, "direction": "minimize"},
+        ],
+        "prediction.output_dir": f"{outside}/predictions",
+        "phases": [
+            {"name": "first", "overrides": {"trainer.hooks[2].direction": "maximize"}},
+            {"name": "last", "mode": "predict", "init_from": "first"},
+        ],
+    }
+    flags = ["--import=mine.py", "--experiment=tests/tools", "--mode=train_and_eval", "--dry_run"]
+    sets = [f"--set={name}={json.dumps(value)}" for name, value in fields.items()]
+    done = commands.run([*TOOLS, "train", *flags, *sets, "--model_dir=run"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert {path.name for path in tmp_path.iterdir()} <= {"mine.py", "__pycache__"}
+
+
+def test_dry_run_of_several_workers_refuses_a_phase_that_starts_from_another_one(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "mine.py").write_text(EXPERIMENT)
+    cluster = {"worker": ["localhost:1", "localhost:2"]}
+    of_first = {"cluster": cluster, "task": {"type": "worker", "index": 0}}
+    environment = {"TF_CONFIG": json.dumps(of_first)}
+    flags = ["--import=mine.py", "--experiment=tests/tools", "--mode=train", "--model_dir=run"]
+    flags += ["--dry_run", "--set=runtime.distribution_strategy=multi_worker_mirrored"]
+    flags += ["--set=phases=[{name: first}, {name: last, init_from: first}]"]
+    done = commands.run([*TOOLS, "train", *flags], cwd=tmp_path, env=environment)
+    assert done.returncode == 2
+    assert "each worker has its own temporary directory" in done.stderr

@@ -3,6 +3,7 @@
 import argparse
 import math
 import os
+import shutil
 
 import keras
 import numpy as np
@@ -125,6 +126,22 @@ def test_learning_rate_sweep_ignores_the_schedule_of_the_experiment():
     assert len(set(rates)) == 30
 
 
+def test_learning_rate_sweep_of_a_hot_start_begins_at_its_first_rate(tmp_path):
+    def save(ctx):
+        ctx.trainer.train(tf.constant(5))
+        ctx.runner.controller.save_checkpoint()
+        shutil.copytree(ctx.model_dir, tmp_path / "run")
+
+    params = _params()
+    trial_training.train(params, save, trainer={})
+    task_fields = {"init_checkpoint": str(tmp_path / "run"), "init_checkpoint_optimizer": "all"}
+    params = params.replace(task=task_fields)
+    rates = trial_training.run_sweep(
+        params, min_rate=1e-4, max_rate=1e-2, num_steps=30
+    ).learning_rates
+    assert (rates[0], rates[-1]) == pytest.approx((1e-4, 1e-2), rel=1e-3)
+
+
 def test_learning_rate_sweep_of_a_task_with_a_fixed_learning_rate_raises(monkeypatch):
     def fixed(cls, optimizer_config, runtime_config=None):
         return keras.optimizers.SGD(0.01)
@@ -157,6 +174,13 @@ def test_batch_size_probe_trains_and_leaves_no_files(monkeypatch, tmp_path):
     assert found.memory > 10**7
     assert (found.unit, found.problem, found.is_exhausted) == (2, "", False)
     assert os.listdir(tmp_path) == []
+
+
+def test_batch_size_probe_counts_virtual_replicas(monkeypatch):
+    monkeypatch.setattr(trial_training, "_SECONDS", 0.05)
+    sets = ["--set=trainer.virtual_replicas=4", "--set=trainer.grad_accum_steps=2"]
+    found = trial_training.probe(_args(*sets), 32)
+    assert (found.unit, found.problem) == (8, "")
 
 
 def test_batch_size_probe_accepts_an_experiment_whose_length_is_given_in_epochs(monkeypatch):

@@ -8,17 +8,25 @@ import math
 import os
 import pathlib
 import shutil
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from official_lite.checkpoint import inspection
+from official_lite import pipeline
+from official_lite.checkpoint import chain, inspection
+from official_lite.common import errors
+from official_lite.core import base_task
+from official_lite.execution import execution_record
 from official_lite.modeling.hyperparams import yaml_io
+from official_lite.run import run_record
 from official_lite.tools import __main__ as tools
 from official_lite.tools import sources
 from official_lite.tools import verify as verify_tool
 from tests import commands
+from tests.tools import conftest
 
 PLUGIN = """
 import dataclasses
@@ -514,7 +522,7 @@ def test_replay_leaves_out_writers_that_the_config_names_by_their_paths() -> Non
         {"name": "keras_callback", "callback": "keras.callbacks:CSVLogger", "filename": "/log"},
         "a_name_that_the_user_registers",
     ]
-    kept, left_out = verify_tool._leave_out_writers(entries)
+    kept, left_out = verify_tool.leave_out_writers(entries)
     assert kept == [entries[1], plateau, verify_tool._IDLE, entries[-1]]
     assert left_out == {"BestCheckpoint", "BestCheckpoint_1", "KerasCallback_1"}
 
@@ -523,7 +531,7 @@ def test_replay_leaves_out_each_keras_callback_that_writes() -> None:
     writers = ["BackupAndRestore", "CSVLogger", "ModelCheckpoint", "OrbaxCheckpoint"]
     for callback in [*writers, "RemoteMonitor", "TensorBoard"]:
         entries = [{"name": "keras_callback", "callback": callback}]
-        assert verify_tool._leave_out_writers(entries)[0] == [verify_tool._IDLE], callback
+        assert verify_tool.leave_out_writers(entries)[0] == [verify_tool._IDLE], callback
 
 
 def test_replay_applies_overrides_of_hooks_before_it_leaves_out_writers(
@@ -531,13 +539,14 @@ def test_replay_applies_overrides_of_hooks_before_it_leaves_out_writers(
 ) -> None:
     threshold = {"name": "early_stopping", "metric": "loss", "min_delta": 1}
     hooks = [{"name": "best_checkpoint", "metric": "loss"}, threshold]
-    (tmp_path / "params.yaml").write_text(json.dumps({"trainer": {"hooks": hooks}}))
+    config = tmp_path / "params.yaml"
+    config.write_text(json.dumps({"trainer": {"hooks": hooks}}))
     commands: list[list[str]] = []
 
     def train(command: list[str], *_: str) -> None:
         commands.append(command)
 
-    def train_command(_: str, args: argparse.Namespace) -> list[str]:
+    def train_command(_: str, args: argparse.Namespace, *, config: str) -> list[str]:
         return [f"--set={each}" for each in args.set]
 
     monkeypatch.setattr(sources, "train_command", train_command)
@@ -549,7 +558,7 @@ def test_replay_applies_overrides_of_hooks_before_it_leaves_out_writers(
     }.items():
         before, after = (str(tmp_path / f"ckpt-{step}") for step in (4, 8))
         args = argparse.Namespace(set=["trainer.train_steps=9", override])
-        verify_tool.replay(str(tmp_path), before, after, args)
+        verify_tool.replay(str(tmp_path), before, after, args, config=str(config))
         first, *rest = [flag for flag in commands.pop() if flag.startswith("--set=trainer.")]
         (of_hooks,) = [flag for flag in rest if flag.startswith("--set=trainer.hooks")]
         assert first == "--set=trainer.train_steps=9"
@@ -574,6 +583,113 @@ def test_error_for_a_step_that_cannot_be_replayed_lists_the_possible_steps(
 ) -> None:
     assert tools.main(["verify", str(made.run), f"--import={made.plugin}", "--step=20"]) == 5
     assert "--step can be 12, 16." in capsys.readouterr().err
+
+
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """Replace the replay, and return the list of the checkpoints and configs that it is given."""
+    found: list[tuple[str, ...]] = []
+
+    def replay(
+        run_dir: str, before: str, after: str, args: argparse.Namespace, *, config: str
+    ) -> list[str]:
+        found.append(tuple(os.path.relpath(each, run_dir) for each in (before, after, config)))
+        return []
+
+    monkeypatch.setattr(verify_tool, "replay", replay)
+    return found
+
+
+@pytest.fixture
+def resumed(
+    train_run: Callable[..., str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., pathlib.Path]:
+    """Return a function that trains six steps and then two more with other overrides."""
+
+    def resume(*overrides: str) -> pathlib.Path:
+        run = pathlib.Path(shutil.copytree(train_run(), tmp_path / f"run{len(overrides)}"))
+        sets = [f"--set={each}" for each in ("trainer.train_steps=8", *overrides)]
+        params = sources.read_params(str(run), conftest.parse(*sets, source=str(run))).params
+        monkeypatch.setattr(sys, "argv", ["train.py", "--experiment=tests/tools", *sets])
+        pipeline.RunPipeline(params, "train", str(run), allow_config_change=True).run()
+        return run
+
+    return resume
+
+
+def test_segment_is_replayed_with_its_own_config_and_unchecked_if_that_was_not_kept(
+    resumed: Callable[..., pathlib.Path], verify: Verify, replays: list[tuple[str, ...]]
+) -> None:
+    # A changed learning rate affects training, so the run keeps the earlier config.
+    rate = "trainer.optimizer_config.learning_rate.constant.learning_rate=0.2"
+    run = resumed(rate)
+    assert verify(run, "--step=4") == verify(run) == (0, [])
+    assert replays == [("ckpt-4", "ckpt-6", "params.1.yaml"), ("ckpt-6", "ckpt-8", "params.yaml")]
+    # Changed steps do not.
+    run = resumed()
+    assert verify(run) == (0, [])
+    code, (unchecked,) = verify(run, "--step=4")
+    assert (code, unchecked["state"]) == (8, "unchecked")
+    assert unchecked["note"] == "the config was changed since ckpt-6 was saved"
+    assert replays[2:] == [("ckpt-6", "ckpt-8", "params.yaml")]
+
+
+def test_segment_is_replayed_with_the_config_in_which_its_start_chose_an_execution_mode(
+    trained_run: pathlib.Path, verify: Verify, replays: list[tuple[str, ...]]
+) -> None:
+    config = trained_run / "params.yaml"
+    _edit(config, "execution: auto", "execution: graph")
+    record = [link for link in chain.read(str(trained_run)) if link.kind == "record"][-1]
+    checksum = run_record.params_sha256(config.read_text())
+    chain.append(str(trained_run), "record", {**record.entries, "params_sha256": checksum})
+    assert verify(trained_run) == (0, [])
+    assert replays == [("ckpt-4", "ckpt-6", "params.yaml")]
+
+
+def test_segment_is_unchecked_if_another_execution_mode_was_chosen_later(
+    trained_run: pathlib.Path, verify: Verify, replays: list[tuple[str, ...]]
+) -> None:
+    chosen = execution_record.ExecutionRecord(execution="xla", reason="faster", train_steps=6)
+    execution_record.save(chosen, str(trained_run))
+    code, (unchecked,) = verify(trained_run)
+    assert (code, unchecked["state"], replays) == (8, "unchecked", [])
+    assert "another execution mode was chosen since ckpt-6" in unchecked["note"]
+
+
+@pytest.fixture
+def trained_run(train_run: Callable[..., str], tmp_path: pathlib.Path) -> pathlib.Path:
+    """Return a copy of a run with checkpoints at the steps 2, 4 and 6."""
+    return pathlib.Path(shutil.copytree(train_run(), tmp_path / "run"))
+
+
+def test_checkpoint_of_a_preemption_before_an_evaluation_is_not_replayed(
+    train_run: Callable[..., str],
+    tmp_path: pathlib.Path,
+    verify: Verify,
+    replays: list[tuple[str, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = base_task.Task.validation_step
+
+    def stop(task: base_task.Task, *args: Any, **kwargs: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return original(task, *args, **kwargs)
+
+    monkeypatch.setattr(base_task.Task, "validation_step", stop)
+    source = train_run()
+    for interval, expected in ((5, [("ckpt-2", "ckpt-4", "params.yaml")]), (3, [])):
+        run = tmp_path / f"run{interval}"
+        fields = [f"trainer.validation_interval={interval}", "runtime.execution=graph"]
+        sets = [f"--set={each}" for each in fields]
+        params = sources.read_params(source, conftest.parse(*sets, source=source)).params
+        with pytest.raises(errors.PreemptedError):
+            pipeline.RunPipeline(params, "train_and_eval", str(run)).run()
+        assert (run / f"ckpt-{interval}.index").exists()
+        code, failed = verify(run)
+        assert replays == expected
+        replays.clear()
+        assert code == (0 if expected else 8)
+    assert "preempted before the evaluation" in failed[0]["note"]
 
 
 SEGMENTS = [("/run/ckpt-4", "/run/ckpt-8"), ("/run/ckpt-8", "/run/ckpt-12")]

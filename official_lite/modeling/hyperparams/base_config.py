@@ -535,9 +535,12 @@ class MappingType(FieldType):
             raise self.mismatch(value, cursor)
         given = cast("Mapping[str, Any] | params_dict.ParamsDict", value)
         mapping = given.as_dict() if isinstance(given, params_dict.ParamsDict) else given
+        old = vars(current) if isinstance(current, params_dict.ParamsDict) else {}
+        # Values without an annotation accept new keys at any depth, as the dict itself does.
+        inside = cursor._replace(strict=cursor.strict and self._value_type is not _UNDECLARED)
         converted = {
             key: self._value_type.convert(
-                self._value_type.read(element), None, cursor.key(key, mapping)
+                self._value_type.read(element), old.get(key), inside.key(key, mapping)
             )
             for key, element in mapping.items()
         }

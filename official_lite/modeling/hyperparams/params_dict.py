@@ -158,7 +158,7 @@ class ParamsDict:
         Nested configs that are `Lenient` can still be changed.
         """
         self.__dict__["_locked"] = True
-        for _, child in self._descend(self._items(), self._cursor()):
+        for _, child in _nested(self._items(), self._cursor()):
             child.lock()
             if child.IS_LENIENT:
                 child.__dict__["_locked"] = False
@@ -182,7 +182,7 @@ class ParamsDict:
     def _validate(self, cursor: Cursor) -> None:
         for restriction in self._restrictions:
             _check(restriction, self, cursor)
-        for child_cursor, child in self._descend(self._active_items(), cursor):
+        for child_cursor, child in _nested(self._active_items(), cursor):
             child._validate(child_cursor)
 
     def _override(self, params: object, cursor: Cursor) -> None:
@@ -284,19 +284,6 @@ class ParamsDict:
     def _keys(self) -> list[str]:
         return [key for key in self.__dict__ if key not in self.RESERVED_ATTR]
 
-    def _descend(
-        self, items: Iterable[tuple[str, Any]], cursor: Cursor
-    ) -> Iterator[tuple[Cursor, ParamsDict]]:
-        """Yield the nested parameters in `items`, including those in lists, with their cursors."""
-        for key, value in items:
-            below = cursor.key(key)
-            if isinstance(value, ParamsDict):
-                yield below, value
-            elif isinstance(value, list | tuple):
-                for position, element in enumerate(value):
-                    if isinstance(element, ParamsDict):
-                        yield below.item(position), element
-
     def _cursor(self) -> Cursor:
         return Cursor(type(self).__name__)
 
@@ -341,6 +328,22 @@ def _sets(override: object, path: str) -> bool:
             return False
         override = override[name]
     return True
+
+
+def _nested(
+    items: Iterable[tuple[str, Any]], cursor: Cursor
+) -> Iterator[tuple[Cursor, ParamsDict]]:
+    """Yield the nested parameters in `items`, including those in lists, with their cursors."""
+    for key, value in items:
+        yield from _found_in(value, cursor.key(key))
+
+
+def _found_in(value: object, cursor: Cursor) -> Iterator[tuple[Cursor, ParamsDict]]:
+    if isinstance(value, ParamsDict):
+        yield cursor, value
+    elif isinstance(value, list | tuple):
+        for position, element in enumerate(value):
+            yield from _found_in(element, cursor.item(position))
 
 
 def copy_value(value: object) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -114,6 +113,7 @@ class BatchNormStatistics:
         optimizer = gradient_accumulator.GradientSink(trainer.optimizer)
         with trainer.strategy.scope(), user_code.keeping_attributes(trainer.task):
             metrics = list(trainer.task.build_metrics(training=True))
+        next_inputs = getattr(trainer, "next_train_inputs", user_code.next_batch)
         task_inputs = getattr(trainer, "task_inputs", lambda inputs: inputs)
 
         def replica_step(inputs: nests.Nest) -> None:
@@ -122,7 +122,8 @@ class BatchNormStatistics:
             )
 
         def step(iterator: Iterator[nests.Nest]) -> list[tf.Tensor]:
-            trainer.strategy.run(replica_step, args=(next(iterator),))
+            inputs = user_code.converted(next_inputs)(iterator)
+            trainer.strategy.run(replica_step, args=(inputs,))
             return [recorder.take() for recorder in self._recorders]
 
         return loop_fns.guard_step(step)
@@ -291,33 +292,29 @@ class PreciseBatchNorm(Hook):
             raise errors.ConfigValueError(f"`num_steps` is {num_steps}; expected at least 1.")
         self.every_n_steps = every_n_steps
         self._num_steps = num_steps
-        self._is_training = False
-
-    @functools.cached_property
-    def _statistics(self) -> BatchNormStatistics:
-        return BatchNormStatistics(self.trainer)
+        # None except during training. The hook may outlive its trainer, which would stay in memory.
+        self._statistics: BatchNormStatistics | None = None
 
     def before_train(self) -> None:
-        if self._statistics.is_empty:
+        statistics = BatchNormStatistics(self.trainer)
+        if statistics.is_empty:
             raise errors.ConfigValueError(
                 "PreciseBatchNorm requires a trainable `keras.layers.BatchNormalization`, but the "
                 "model has none. Remove the hook."
             )
-        self._is_training = True
-        if not self.every_n_steps and self._before_eval not in self.controller.eval_preparations:
-            self.controller.eval_preparations.append(self._before_eval)
+        self._statistics = statistics
+        if not self.every_n_steps and self._update not in self.controller.eval_preparations:
+            self.controller.eval_preparations.append(self._update)
 
     def after_step(self) -> None:
         self._update()
 
     def after_train(self, success: bool) -> None:
-        self._is_training = False
-
-    def _before_eval(self) -> None:
-        if self._is_training:
-            self._update()
+        self._statistics = None
 
     def _update(self) -> None:
+        if self._statistics is None:
+            return
         optimizer = runner.optimizer_of(self.trainer)
         with self.controller.storage.muted(), ema_optimizer.averaged_weights(optimizer):
             self._statistics.update(self._num_steps)
@@ -327,7 +324,9 @@ class StochasticWeightAveraging(Hook):
     """Averages the trainable weights every `every_n_steps` steps (Izmailov et al., 2018).
 
     All averaged weights count equally. The average is kept in host memory and in the run's
-    checkpoints, so a resumed run continues it exactly. When training ends without an error:
+    checkpoints, so a resumed run continues it exactly. If the resumed run trains other weights, as
+    after a change of `trainer.freeze`, it starts a new average, with a warning. When training ends
+    without an error:
 
     1. The average replaces the weights.
     2. Exact batch normalization statistics are computed for it from `recalibration_steps` batches
@@ -374,6 +373,8 @@ class StochasticWeightAveraging(Hook):
         self._recalibration_steps = recalibration_steps
         self._eval_steps = eval_steps
         self._average: list[npt.NDArray[Any]] = []
+        # The positions of the averaged weights among the variables of the model.
+        self._positions: list[int] = []
         self._num_averaged = 0
 
     def before_train(self) -> None:
@@ -393,7 +394,7 @@ class StochasticWeightAveraging(Hook):
         self._num_averaged += 1
         weights = [_as_float(weight.numpy()) for weight in self._weights()]
         if self._num_averaged == 1:
-            self._average = weights
+            self._average, self._positions = weights, self._trainable_positions()
             return
         for average, weight in zip(self._average, weights, strict=True):
             average += (weight - average) / self._num_averaged
@@ -426,11 +427,22 @@ class StochasticWeightAveraging(Hook):
         # Return a state even if there is no average yet. An empty state would not be saved, so
         # restoring the checkpoint would not discard an average that was started after the save.
         arrays = {f"average_{i}": average for i, average in enumerate(self._average)}
-        return {"num_averaged": self._num_averaged, **arrays}
+        return {"num_averaged": self._num_averaged, "positions": self._positions, **arrays}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._num_averaged = state["num_averaged"]
-        self._average = [np.array(state[f"average_{i}"]) for i in range(len(state) - 1)]
+        count = sum(key.startswith("average_") for key in state)
+        self._average = [np.array(state[f"average_{i}"]) for i in range(count)]
+        # Older checkpoints have no positions.
+        self._positions = state.get("positions", [])
+        is_known = bool(self._positions) and self.trainer is not None
+        if is_known and self._positions != self._trainable_positions():
+            logging.warning(
+                "StochasticWeightAveraging starts a new average: the checkpoint has an average of "
+                "other weights than those that are trainable now, after a change such as that of "
+                "`trainer.freeze`."
+            )
+            self._num_averaged, self._average, self._positions = 0, [], []
 
     @property
     def _recalibrates(self) -> bool:
@@ -476,6 +488,13 @@ class StochasticWeightAveraging(Hook):
     def _weights(self) -> list[Any]:
         trainer: Any = self.trainer
         return list(trainer.model.trainable_variables)
+
+    def _trainable_positions(self) -> list[int]:
+        # Names would not do: those of layers may differ in another process.
+        trainable = {id(weight) for weight in self._weights()}
+        trainer: Any = self.trainer
+        variables = enumerate(trainer.model.variables)
+        return [position for position, variable in variables if id(variable) in trainable]
 
     def _step(self) -> int:
         return self.controller.step

@@ -33,7 +33,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors, files, plugins, suggestions
-from official_lite.orbit import runner, triggers
+from official_lite.orbit import attributes, runner, triggers
 
 if TYPE_CHECKING:
     from official_lite.orbit.controller import Controller
@@ -310,6 +310,9 @@ def output_directory(hook: Hook, directory: str) -> str:
 
 _JSON = "json"
 
+# The item of a checkpoint that contains the stateful attributes of hooks.
+_ATTRIBUTES = "hook_attributes"
+
 
 class HookStates(tf.train.experimental.PythonState):
     """Saves the `state_dict` of each hook under a name and restores it.
@@ -509,11 +512,42 @@ class HookList:
         """Call the method named `event` of every hook."""
         _dispatch(self._hooks, event, *args)
 
-    def save_in(self, checkpoint: tf.train.Checkpoint) -> None:
-        """Add the hooks to a checkpoint, if any has a state or overrides `after_restore`."""
+    def save_in(
+        self, checkpoint: tf.train.Checkpoint, trainer: runner.AbstractTrainer | None = None
+    ) -> None:
+        """Add the hooks to a checkpoint, if any has a state or overrides `after_restore`.
+
+        Args:
+            checkpoint: The checkpoint.
+            trainer: The trainer. With a trainer, the checkpoint also contains the stateful
+                attributes of hooks, and of the callbacks that they run.
+
+        Raises:
+            errors.ConfigValueError: Two hooks have the same name.
+        """
+        if trainer is not None:
+            self._save_attributes_in(checkpoint, trainer)
         methods = ("state_dict", "after_restore")
         if any(_overrides(hook, method) for hook in self._hooks for method in methods):
             self._states = checkpoint.hooks = HookStates(self._hooks)
+
+    def _save_attributes_in(
+        self, checkpoint: tf.train.Checkpoint, trainer: runner.AbstractTrainer
+    ) -> None:
+        # Begin anew, because the hooks of an earlier controller would be known.
+        attributes.replace(checkpoint, _ATTRIBUTES, None)
+        tasks = attributes.tasks_of(trainer).values()  # Their attributes are saved apart.
+        known = attributes.parts_of(checkpoint) | set(map(id, tasks))
+        found = []
+        for hook in self._hooks:
+            callback = attributes.attributes_of(getattr(hook, "callback", None))
+            own = {**attributes.attributes_of(hook), "callback": callback}
+            attributes.warn_of_iterators(type(hook).__name__, own)
+            found.append(attributes.find_state(own, known))
+        if any(found):
+            pairs = zip(hooks_by_name(self._hooks), found, strict=True)
+            state = {name: items for name, items in pairs if items}
+            attributes.replace(checkpoint, _ATTRIBUTES, state)
 
     def attach(self, controller: Controller, trainer: runner.AbstractTrainer | None) -> None:
         """Set the controller and trainer of all hooks, and pass graph hooks to the trainer.

@@ -1,6 +1,5 @@
 """Metrics that hooks watch, and hooks that keep results: early stops, best checkpoints, exports."""
 
-import functools
 import json
 import math
 import os
@@ -481,11 +480,17 @@ class ExportModel(Hook):
         self.every_n_steps = every_n_steps
         self._format = format
         self._subdir = subdir
+        self._directory = ""
         self._exported: dict[int, str] = {}
 
     def before_train(self) -> None:
         self._model()
-        output_directory(self, self._subdir)
+        # All workers export, because reading a variable may require all of them. Only the chief's
+        # export remains.
+        self._directory = directories.writable_directory(
+            output_directory(self, self._subdir), self.controller.strategy
+        )
+        self._exported = {}
 
     def after_step(self) -> None:
         if all(np.isfinite(weight).all() for weight in self._model().trainable_weights):
@@ -521,14 +526,6 @@ class ExportModel(Hook):
             path = self._exported.pop(step)
             if files.exists(path):
                 files.remove_all(path)
-
-    @functools.cached_property
-    def _directory(self) -> str:
-        # All workers export, because reading a variable may require all of them. Only the chief's
-        # export remains.
-        return directories.writable_directory(
-            output_directory(self, self._subdir), self.controller.strategy
-        )
 
     def _model(self) -> keras.Model:
         model = runner.model_of(self.trainer)

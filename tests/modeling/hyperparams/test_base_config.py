@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from official_lite.common import errors
 from official_lite.modeling import hyperparams
-from official_lite.modeling.hyperparams import field_checks
+from official_lite.modeling.hyperparams import field_checks, yaml_io
 
 
 @dataclasses.dataclass
@@ -398,6 +398,20 @@ def test_validate_checks_restrictions_of_nested_configs():
     config.validate()
 
 
+@dataclasses.dataclass
+class GridConfig(hyperparams.Config):
+    rows: list[list[CheckedConfig]] = dataclasses.field(default_factory=list)
+
+
+def test_configs_in_nested_lists_are_locked_and_validated() -> None:
+    config = GridConfig(rows=[[], [CheckedConfig(value=-1.0)]])
+    with pytest.raises(errors.ConfigValueError, match=r"`rows\[1\]\[0\]`"):
+        config.validate()
+    config.lock()
+    with pytest.raises(errors.LockedConfigError):
+        config.rows[1][0].value = 1.0
+
+
 def test_validate_checks_elements_that_were_appended_to_a_list():
     config = ExperimentConfig()
     config.routines.append("nonsense")
@@ -651,6 +665,45 @@ def test_dict_overrides_are_merged_into_the_current_config_subclass():
     config.override({"leaf": {"x": 3}, "leaves": [{"y": 7}, {"x": 8}]})
     assert config.leaf == WiderLeaf(x=3, y=5)
     assert config.leaves == [WiderLeaf(y=7), Leaf(x=8)]
+
+
+@dataclasses.dataclass
+class DictsConfig(hyperparams.Config):
+    free: dict = dataclasses.field(default_factory=dict)
+    layers: list[dict] = dataclasses.field(default_factory=list)
+    leaves: dict[str, Leaf] = dataclasses.field(default_factory=dict)
+    lists: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+
+
+def _override_from_file(config: DictsConfig, values: Mapping[str, object], path) -> None:
+    path.write_text(yaml_io.to_yaml(values))
+    hyperparams.override_params_dict(config, path, is_strict=True)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [lambda config, values, _: config.override(values), _override_from_file],
+    ids=["dict", "file"],
+)
+def test_override_of_one_value_inside_a_dict_field_keeps_the_others(override, tmp_path) -> None:
+    config = DictsConfig(free={"sgd": {"rate": 1, "momentum": 2}}, leaves={"a": WiderLeaf(y=5)})
+    values = {"free": {"sgd": {"rate": 3, "decay": {"steps": 4}}}, "leaves": {"a": {"x": 3}}}
+    override(config, values, tmp_path / "override.yaml")
+    expected = {"sgd": {"rate": 3, "momentum": 2, "decay": {"steps": 4}}}
+    assert config.free.as_dict() == expected
+    assert config.leaves.a == WiderLeaf(x=3, y=5)
+
+
+def test_path_into_a_dict_field_changes_only_the_value_that_it_names() -> None:
+    mixup = {"class_name": "MixUp", "config": {"alpha": 0.2, "seed": 3}}
+    config = DictsConfig(layers=[{}, mixup], leaves={"a": WiderLeaf(y=5)}, lists={"a": [1, 2]})
+    override = "layers[1].config.alpha=0.4,leaves.a.x=3,lists.a[1]=9"
+    hyperparams.override_params_dict(config, override, is_strict=True)
+    assert config.layers[1].as_dict() == {**mixup, "config": {"alpha": 0.4, "seed": 3}}
+    assert config.leaves.a == WiderLeaf(x=3, y=5)
+    assert config.lists.a == [1, 9]
+    with pytest.raises(errors.UnknownKeyError, match=r"`leaves\.a\.z`"):
+        config.override({"leaves": {"a": {"z": 1}}})
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])

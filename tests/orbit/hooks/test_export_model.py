@@ -53,6 +53,17 @@ def test_export_replaces_the_model_that_an_earlier_run_exported_at_the_same_step
     assert _names(tmp_path) == ["3"]
 
 
+def test_hook_in_a_second_run_exports_to_its_model_dir_and_keeps_the_exports_of_the_first(
+    make_keras_trainer, make_controller, tmp_path
+):
+    hook = hooks.ExportModel()
+    for name, steps in (("first", 3), ("second", 2)):
+        controller = make_controller(make_keras_trainer(), hooks=[hook], model_dir=tmp_path / name)
+        controller.train(steps)
+        assert _names(tmp_path / name) == [f"{steps}.keras"]
+    assert _names(tmp_path / "first") == ["3.keras"]
+
+
 def test_last_export_contains_changes_that_hooks_made_after_the_last_evaluation(
     make_keras_trainer, make_controller, tmp_path
 ):

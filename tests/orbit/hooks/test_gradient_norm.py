@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -76,6 +77,21 @@ def test_gradient_norm_does_not_depend_on_replicas_and_micro_batches(
     train(hooks.GradientNorm(), strategy=two_replicas)
     norms = [record.values["gradient_norm"] for record in recording_writer.records]
     np.testing.assert_allclose(norms, norms[0], rtol=TOLERANCE)
+
+
+def test_gradient_norm_covers_all_optimizers_of_a_multi_optimizer(
+    train, make_task_trainer, points_task, recording_writer
+):
+    class OneEach(points_task):
+        def create_optimizer(self, optimizer_config, runtime_config=None, dp_config=None):
+            return keras.optimizers.MultiOptimizer(
+                lambda variable: keras.optimizers.SGD(1e-4, name=variable.name)
+            )
+
+    train(hooks.GradientNorm(), task_cls=OneEach)
+    every, _ = _expected(make_task_trainer)
+    norm = recording_writer.records[-1].values["gradient_norm"]
+    assert norm == pytest.approx(every, rel=TOLERANCE)
 
 
 @pytest.mark.usefixtures("float16_kernels")

@@ -88,3 +88,28 @@ def test_evaluation_without_training_does_not_change_the_batch_norm_statistics(
     before = trainer.model.get_layer("normalize").moving_mean.numpy()
     make_controller(trainer, hooks=[hooks.PreciseBatchNorm(8)]).evaluate()
     np.testing.assert_array_equal(trainer.model.get_layer("normalize").moving_mean, before)
+
+
+def test_batch_norm_statistics_are_those_of_batches_that_the_trainer_has_changed(
+    make_controller, make_task_trainer, points_task
+):
+    class Normalizing(points_task):
+        def layers(self):
+            return [keras.layers.BatchNormalization(name="normalize")]
+
+    trainer, seen = make_task_trainer(Normalizing), Seen()
+    trainer.next_train_inputs = lambda iterator: tf.nest.map_structure(
+        lambda numbers: numbers + 100.0, next(iterator)
+    )
+    controller = make_controller(trainer, hooks=[hooks.PreciseBatchNorm(8), seen])
+    controller.train_and_evaluate(train_steps=1, eval_interval=1)
+    examples = np.concatenate([x for x, _ in trainer.build_train_dataset().take(8)])
+    rounding.assert_close(seen.means[0], (examples + 100.0).mean(0), roundings=ROUNDINGS)
+
+
+def test_hook_in_a_second_run_updates_the_batch_norm_statistics_of_its_model(train):
+    hook = hooks.PreciseBatchNorm(num_steps=8)
+    train(hook)
+    seen = Seen()
+    trainer = train(hook, seen)
+    rounding.assert_close(seen.means[-1], _mean(trainer), roundings=ROUNDINGS)

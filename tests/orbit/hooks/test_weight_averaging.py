@@ -163,7 +163,22 @@ def test_restoring_a_checkpoint_from_before_averaging_began_discards_the_average
     controller.train(8)
     assert hook.state_dict()["num_averaged"] == 3
     controller.restore_checkpoint(saved)
-    assert hook.state_dict() == {"num_averaged": 0}
+    assert hook.state_dict() == {"num_averaged": 0, "positions": []}
+
+
+def test_run_resumed_with_other_frozen_layers_averages_only_its_own_weights(
+    make, tmp_path, log_lines
+):
+    make(_swa(), freeze=["bottom"]).train(8)
+    weights = Weights()
+    resumed = make(_swa(), weights, freeze=["top"])
+    assert resumed.step == 8
+    assert any("starts a new average" in line for line in log_lines)
+    resumed.train(12)
+    model = _loaded(make, str(tmp_path / "run" / "swa"))[0].trainer.model
+    bottom = model.get_layer("bottom").kernel
+    expected = np.mean([weights.at[step][0] for step in (10, 12)], axis=0)
+    rounding.assert_close(bottom.numpy(), expected, roundings=2)
 
 
 def test_failed_training_run_saves_no_averaged_weights(make, tmp_path):
