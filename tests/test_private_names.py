@@ -42,6 +42,7 @@ _NAMES = [
     (_OPTIMIZER, "_backend_apply_gradients", "distributed gradients"),
     (_OPTIMIZER, "_get_current_learning_rate", "the optimizers of `keras2`"),
     (_OPTIMIZER, "_clip_gradients", "distributed gradients and AdamW"),
+    (_OPTIMIZER, "_check_variables_are_known", "the updates of a `MultiOptimizer`"),
     ("keras.optimizers:LossScaleOptimizer", "_stateful_handle_finite_grads", "loss scaling"),
     ("keras.optimizers:LossScaleOptimizer", "_stateful_handle_non_finite_grads", "loss scaling"),
     ("tensorflow:Graph", "_get_function", "the memory estimate of a dry run"),

@@ -24,7 +24,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_lite.checkpoint import commit
@@ -39,6 +39,7 @@ __all__ = [
     "append_removal",
     "checksum",
     "config_of_run",
+    "find_config",
     "find_unlisted",
     "is_pending",
     "listed",
@@ -52,6 +53,9 @@ FILE = "checkpoints.chain.jsonl"
 _TAIL_BYTES = 1 << 16
 
 _CONFIG = re.compile(r"params(?:\.(\d+))?\.yaml")
+
+# The field `runtime.execution` in the text of a config.
+_EXECUTION = re.compile(rb"^(runtime:\n(?: .*\n)*?  execution: ).*$", re.MULTILINE)
 
 # Serializes appends: a background save may append a checkpoint while the run appends its record.
 _lock = threading.Lock()
@@ -169,42 +173,78 @@ def find_unlisted(directory: str, links: Sequence[Link]) -> list[str]:
     return [prefix for prefix in found if _checksum(prefix) not in known]
 
 
+def find_config(directory: str, prefix: str) -> str | None:
+    """Return the file with the config that a checkpoint was saved with; None if it was not kept.
+
+    When a run resumes with a changed config, the earlier config is kept as `params.<n>.yaml`,
+    unless the change is harmless. When a run ends, `params.yaml` names the execution mode that
+    `auto` has chosen; the file then stands for the config with `auto`, too.
+
+    Args:
+        directory: The model directory of the run.
+        prefix: The checkpoint.
+
+    Raises:
+        OSError: A file cannot be read.
+        ValueError: The commit file is damaged.
+    """
+    return next(_configs_since(directory, prefix), None)
+
+
 def config_of_run(prefix: str) -> str:
     """Return a sentence on how to apply the config of a checkpoint's run, or an empty string."""
     directory = os.path.dirname(prefix)
     # The best checkpoint is in a subdirectory of the run.
     for folder in (directory, os.path.dirname(directory)):
-        if name := _find_config(folder or ".", prefix):
+        if path := _find_similar_config(folder, prefix):
             return (
                 " To use the original model and optimizer, apply the config of the run: "
-                f"{suggestions.config_file(os.path.join(folder, name))}."
+                f"{suggestions.config_file(path)}."
             )
     return ""
 
 
-def _find_config(directory: str, prefix: str) -> str | None:
-    """Return the name of the file with the config that a checkpoint was saved with.
+def _find_similar_config(directory: str, prefix: str) -> str | None:
+    """Return the file with a config that builds the model and optimizer of a checkpoint.
 
-    When a run resumes with a changed config, the earlier config is kept as `params.<n>.yaml`,
-    unless the change is harmless. If the config of the checkpoint's own record was not kept, the
-    first later config that was kept differs only harmlessly and is returned. If the chain does not
-    lead to a config, the file with the highest number is returned; without a `params.yaml`, None.
+    If the config of the checkpoint's own record was not kept, the first later config that was kept
+    differs only harmlessly and is returned. If the chain does not lead to a config, the file with
+    the highest number is returned; without a `params.yaml`, None.
     """
-    kept = filter(None, map(_CONFIG.fullmatch, files.list_names(directory)))
-    names = {int(match.group(1) or 0): match.group() for match in kept}
-    if 0 not in names:
+    kept = _kept_configs(directory)
+    if 0 not in kept:
         return None
     with contextlib.suppress(OSError, ValueError):
-        found = commit.read(prefix)
-        if record := found and found.chain.get("record"):
-            checksums = {
-                commit.sha256(os.path.join(directory, name)): name for name in names.values()
-            }
-            records = (link for link in read(directory) if link.kind == "record")
-            for link in itertools.dropwhile(lambda link: link.sha256 != record, records):
-                if name := checksums.get(str(link.entries.get("params_sha256"))):
-                    return name
-    return names[max(names)]
+        if found := next(filter(None, _configs_since(directory, prefix)), None):
+            return found
+    return kept[max(kept)]
+
+
+def _kept_configs(directory: str) -> dict[int, str]:
+    """Return the files with the configs of a run by number; `params.yaml` has the number 0."""
+    names = files.list_names(directory or os.curdir)
+    found = filter(None, map(_CONFIG.fullmatch, names))
+    return {int(match.group(1) or 0): os.path.join(directory, match.group()) for match in found}
+
+
+def _configs_since(directory: str, prefix: str) -> Iterator[str | None]:
+    """Yield the file with the config of a checkpoint's record, and then those of later records.
+
+    A config that was not kept is None.
+    """
+    found = commit.read(prefix)
+    own = found.chain.get("record") if found else None
+    exact: dict[str, str] = {}
+    before_choice: dict[str, str] = {}
+    for path in _kept_configs(directory).values():
+        with files.open_file(path, "rb") as file:
+            content = file.read()
+        exact[_sha256(content)] = path
+        before_choice[_sha256(_EXECUTION.sub(rb"\1auto", content))] = path
+    kept = before_choice | exact
+    records = (link for link in read(directory) if link.kind == "record")
+    for link in itertools.dropwhile(lambda link: link.sha256 != own, records):
+        yield kept.get(str(link.entries.get("params_sha256")))
 
 
 def repair(directory: str) -> None:

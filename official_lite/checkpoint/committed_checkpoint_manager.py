@@ -85,8 +85,8 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             with the description in the checkpoint that is restored; see `model_state`.
         after_restore: Called after a restore with the description of the run in the commit file.
         optional: Returns the variables that may be missing in a checkpoint that is restored. Any
-            other missing variable is an error; see `fallback.require_complete`. Defaults to the
-            attributes of the trainer and of its tasks.
+            other missing variable is an error; see `fallback.require_complete`, also for the
+            default.
         moves_damaged: Whether to move damaged checkpoints to `damaged/`. Processes that only read
             should disable this.
         seal: Called when the files of a checkpoint are complete, possibly in another thread. It
@@ -143,7 +143,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         self._checkpoint_prefix = os.path.join(directory, checkpoint_name)
         self._describe = describe
         self._after_restore = after_restore
-        self._optional = optional or functools.partial(fallback.find_attributes, checkpoint)
+        self._optional = optional
         self._moves_damaged = moves_damaged
         self._seal = seal
         # The checksum of the commit file of the last restored or saved checkpoint.
@@ -212,7 +212,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         found = commit.read(path)
         if found is not None:
             self._require_fit(path, found.state)
-        fallback.restore(self.checkpoint, path, optional=self._optional())
+        fallback.restore(self.checkpoint, path, optional=self._optional and self._optional())
         # The checkpoint may come from elsewhere, so this directory may have none of the same state.
         self._last_checkpoint_step = None
         self._follow(path)

@@ -55,7 +55,7 @@ def restore_newest(
     paths: Sequence[str],
     *,
     check: Callable[[str, Mapping[str, Any]], None] = lambda path, state: None,
-    optional: Callable[[], Iterable[Any]] = tuple,
+    optional: Callable[[], Iterable[Any]] | None = None,
 ) -> tuple[str | None, list[str]]:
     """Restore the last of `paths` that is intact, and report the damaged ones.
 
@@ -93,7 +93,7 @@ def restore(
     checkpoint: tf.train.Checkpoint,
     path: str,
     *,
-    optional: Iterable[Any] = (),
+    optional: Iterable[Any] | None = None,
     is_partial: bool = False,
 ) -> None:
     """Restore a checkpoint that has a value for every variable; convert it if Keras 2 wrote it.
@@ -101,16 +101,17 @@ def restore(
     Args:
         checkpoint: The checkpoint object to restore into.
         path: The prefix of the checkpoint files.
-        optional: Variables that may be missing in the files.
+        optional: Variables that may be missing in the files; see `require_complete`.
         is_partial: Whether the files are expected to hold more, such as an optimizer.
 
     Raises:
         errors.CheckpointError: The checkpoint does not match. No variable has been changed.
     """
     if keras2_converter.is_keras2(path):
-        keras2_converter.restore_run(checkpoint, path, optional=optional)
+        missing = _find_attributes(checkpoint) if optional is None else optional
+        keras2_converter.restore_run(checkpoint, path, optional=missing)
         return
-    with _require_complete(checkpoint, path, optional):
+    with require_complete(checkpoint, path, optional=optional):
         status = checkpoint.restore(path)
     if is_partial:
         status.expect_partial()
@@ -145,7 +146,7 @@ def _try(
     checkpoint: tf.train.Checkpoint,
     path: str,
     check: Callable[[str, Mapping[str, Any]], None],
-    optional: Callable[[], Iterable[Any]],
+    optional: Callable[[], Iterable[Any]] | None,
 ) -> str | None:
     """Restore a checkpoint; return None on success, or else a description of the damage."""
     damage = commit.find_damage(path)
@@ -155,7 +156,7 @@ def _try(
     if found is not None:
         check(path, found.state)
     try:
-        restore(checkpoint, path, optional=optional())
+        restore(checkpoint, path, optional=optional and optional())
     except (errors.OfficialLiteError, *_PASSING):
         raise
     except _UNUSABLE as error:
@@ -188,25 +189,9 @@ def _free(path: str) -> str:
     return candidate
 
 
-def find_attributes(checkpoint: tf.train.Checkpoint) -> list[Any]:
-    """Return the objects that only attributes of the trainer and of its tasks refer to.
-
-    The checkpoints of a loop of your own lack them if an earlier version saved them.
-    """
-    others: set[int] = set()
-    found: list[Any] = []
-    for name, part in tf.train.TrackableView.children(checkpoint).items():
-        parts = tf.train.TrackableView(part).descendants()
-        if name.startswith(("trainer_attributes", "task_attributes")):
-            found += parts
-        else:
-            others |= set(map(id, parts))
-    return [part for part in found if id(part) not in others]
-
-
 def require_complete(
-    checkpoint: tf.train.Checkpoint, path: str, *, optional: Iterable[Any] = ()
-) -> None:
+    checkpoint: tf.train.Checkpoint, path: str, *, optional: Iterable[Any] | None = None
+) -> contextlib.AbstractContextManager[None]:
     """Check that `checkpoint.restore(path)` would assign every variable, without assigning any.
 
     Variables that do not exist yet and objects without variables, such as Keras metrics, are not
@@ -215,23 +200,25 @@ def require_complete(
     Args:
         checkpoint: The checkpoint object to restore into.
         path: The prefix of the checkpoint files.
-        optional: Variables that may be missing in the files.
+        optional: Variables that may be missing in the files. By default, the attributes of the
+            trainer and of its tasks may be missing if the files contain no attribute at all: a loop
+            of your own did not save them in earlier versions.
+
+    Returns:
+        The context in which to call `restore`. It matters if other weights were frozen when the
+        checkpoint was saved.
 
     Raises:
         errors.CheckpointError: A variable is missing, was saved with another shape, or belongs to a
             list that had another length. The message names the first of these variables.
     """
-    _require_complete(checkpoint, path, optional)
-
-
-def _require_complete(
-    checkpoint: tf.train.Checkpoint, path: str, optional: Iterable[Any]
-) -> contextlib.AbstractContextManager[None]:
-    """Check as `require_complete` does; return the context in which TensorFlow may restore."""
     if not files.exists(f"{path}.index"):
         # The restore itself reports missing files.
         return contextlib.nullcontext()
     saved = saved_graph.SavedGraph(path)
+    if optional is None:
+        has_attributes = any(map(_holds_attributes, saved.node(0).all_children))
+        optional = [] if has_attributes else _find_attributes(checkpoint)
     places, lists = _compare(checkpoint, saved)
     is_clear = all(len({node.index for node in place.nodes}) < 2 for place in places)
     if not is_clear:
@@ -266,6 +253,23 @@ def _require_complete(
         f"{path} can't be restored; nothing was changed. The checkpoint is intact, but it does "
         f"not match this run: {'; '.join(filter(None, problems))}. {_remedy(saved, missing)}"
     )
+
+
+def _holds_attributes(name: str) -> bool:
+    return name.startswith(saved_graph.ATTRIBUTES)
+
+
+def _find_attributes(checkpoint: tf.train.Checkpoint) -> list[Any]:
+    """Return the objects that only attributes of the trainer and of its tasks refer to."""
+    others: set[int] = set()
+    found: list[Any] = []
+    for name, part in tf.train.TrackableView.children(checkpoint).items():
+        parts = tf.train.TrackableView(part).descendants()
+        if _holds_attributes(name):
+            found += parts
+        else:
+            others |= set(map(id, parts))
+    return [part for part in found if id(part) not in others]
 
 
 @contextlib.contextmanager

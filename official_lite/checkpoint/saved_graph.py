@@ -20,6 +20,7 @@ from official_lite.checkpoint import latest
 from official_lite.common import errors, keras_variables, suggestions
 
 __all__ = [
+    "ATTRIBUTES",
     "BOOKKEEPING",
     "GRAPH_KEY",
     "VALUE_SUFFIX",
@@ -47,6 +48,9 @@ BOOKKEEPING = frozenset(
         *("save_counter", "skipped_batches"),
     }
 )
+
+ATTRIBUTES = ("trainer_attributes", "task_attributes")
+"""The names, or their beginnings, of the items with attributes of a trainer and its tasks."""
 
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 """The key of the object graph. TensorFlow 1 checkpoints, which have only named tensors, lack it."""

@@ -40,6 +40,10 @@ _NO_LINE_LIMIT = 10_000
 _CONSTANTS = {"official_lite.inf": math.inf, "official_lite.minus_inf": -math.inf}
 
 
+class CodeInGinError(errors.ConfigValueError):
+    """Gin that can run code, where only fields of the experiment may be bound."""
+
+
 @gin.configurable(_BLOCK, module="official_lite")
 def _bound_values(**values: Any) -> dict[str, Any]:
     """Return the values bound in the current gin scope."""
@@ -75,7 +79,8 @@ def refuse_code(gin_files: Sequence[str] | None, gin_params: Sequence[str] | Non
         gin_params: Single bindings.
 
     Raises:
-        errors.ConfigValueError: If a statement can't be parsed or can run code.
+        CodeInGinError: If a statement can run code.
+        errors.ConfigValueError: If a statement can't be parsed.
     """
     with _parsing():
         for source, text in _texts(gin_files or [], gin_params or []):
@@ -205,7 +210,7 @@ class _Delegate(config_parser.ParserDelegate):
 
 class _SafeDelegate(_Delegate):
     def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> str:
-        raise errors.ConfigValueError(
+        raise CodeInGinError(
             f"`@{scoped_configurable_name}` can run code, and --safe_config was given. Bind a "
             "value instead of a reference."
         )
@@ -241,13 +246,13 @@ def _refuse_code(source: str, text: str) -> None:
         # A macro (`rate = 0.1`) has no argument name.
         if isinstance(statement, config_parser.BindingStatement) and statement.arg_name:
             if not _is_own(statement.selector):
-                raise errors.ConfigValueError(
+                raise CodeInGinError(
                     f"{source} line {statement.location.line_num}: `{statement.selector}."
                     f"{statement.arg_name}` is an argument of a function, and --safe_config was "
                     "given. Bind fields of the experiment, as in `trainer/params.train_steps = 1`."
                 )
         if isinstance(statement, refused):
-            raise errors.ConfigValueError(
+            raise CodeInGinError(
                 f"{source} line {statement.location.line_num}: `import` and `include` can run "
                 "code, and --safe_config was given. Remove the statement."
             )

@@ -305,13 +305,14 @@ def _one_step(params: Any) -> dict[str, Any]:
 def _few_steps(params: Any) -> dict[str, Any]:
     """Return overrides that limit training to a few steps.
 
-    If only the data know the length of an epoch, all steps become one epoch. Without `train_epochs`
-    the data are not asked, but a stage, a callback or a report may need the length.
+    If only the data know the length of an epoch, all steps become one epoch. Without a field in
+    epochs the data are not asked, but a stage, a callback or a report may need the length.
     """
     few_steps = _FEW_STEPS | _no_eval_steps(params)
     given = hyperparams.get_by_path(params, "trainer.steps_per_epoch")
     if given is not None:
-        has_epochs = hyperparams.get_by_path(params, "trainer.train_epochs") is not None
+        in_epochs = [path for path, value in _FEW_STEPS.items() if value is None]
+        has_epochs = any(hyperparams.get_by_path(params, path) is not None for path in in_epochs)
         num_examples = hyperparams.get_by_path(params, "task.train_data.num_examples")
         is_unknown = has_epochs and not given and num_examples in (None, 0, -1)
         few_steps["trainer.steps_per_epoch"] = _NUM_STEPS if is_unknown else given

@@ -84,6 +84,10 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     # attribute before it predicts.
     scores_classes = False
 
+    # A checkpoint contains the attributes of the trainer's own tasks, and nothing of other tasks
+    # that a trainer, a task or a hook keeps.
+    is_checkpoint_state = False
+
     _is_loss_checked = False
 
     def __init__(

@@ -9,9 +9,9 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.checkpoint import keras2_converter, model_state
+from official_lite.checkpoint import keras2_converter, model_state, saved_graph
 from official_lite.common import errors, keras_variables, nests
-from official_lite.core import base_task, config_definitions
+from official_lite.core import config_definitions
 from official_lite.modeling import distributed_gradients, replica_state
 from official_lite.modeling.optimization import ema_optimizer
 from official_lite.orbit import attributes
@@ -57,7 +57,7 @@ def add_attributes(
     known = attributes.parts_of(checkpoint)
     for name, owner in owners.items():
         own = attributes.attributes_of(owner)
-        found = attributes.find_state(own, known, excluded=(base_task.Task,))
+        found = attributes.find_state(own, known)
         if trains:
             for attribute, items in (found or {}).items():
                 _require_variables(f"{type(owner).__name__}.{attribute}", items, owner is trainer)
@@ -119,7 +119,7 @@ def find_new_kinds(checkpoint: tf.train.Checkpoint) -> Iterator[Any]:
     for name, part in tf.train.TrackableView.children(checkpoint).items():
         if name == "recurrent_state":
             yield from keras_variables.variables_of(part)
-        elif name.startswith(("trainer_attributes", "task_attributes")):
+        elif name.startswith(saved_graph.ATTRIBUTES):
             yield from _below_new_kinds(part)
 
 

@@ -154,8 +154,7 @@ def run(
 def detach(hooks: Iterable[orbit.Hook]) -> None:
     """Remove the references of hooks to a failed attempt, so that its memory can be freed."""
     for hook in hooks:
-        vars(hook).pop("controller", None)
-        vars(hook).pop("trainer", None)
+        hook.detach()
 
 
 def _batch_size(params: config_definitions.ExperimentConfig) -> int:

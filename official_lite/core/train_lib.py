@@ -631,8 +631,10 @@ class OrbitExperimentRunner:
         """Save the initial state if the run may have to restore it before its first checkpoint."""
         config = self.params.trainer
         wanted = config.recovery_max_trials > 0 or config.fit_memory
-        if wanted and self.checkpoint_manager and not self.checkpoint_manager.latest_checkpoint:
+        if wanted and self.checkpoint_manager and self.controller.step == 0:
             self.controller.save_checkpoint()
+            # It describes the execution mode, which is about to change while modes are compared.
+            self.checkpoint_manager.sync()
 
     def _export_averaged_weights(self) -> None:
         """Export the averaged weights, which are otherwise exported only after an evaluation."""

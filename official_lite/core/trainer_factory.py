@@ -122,8 +122,6 @@ def create_trainer(
     Raises:
         errors.UnknownNameError: If `trainer.name` is unknown.
         errors.ConfigTypeError: If the trainer does not call the constructor of its base class.
-        errors.ConfigValueError: If it will train, and an optimizer or a model among the attributes
-            has no variables yet.
     """
     trainer_cls = trainer_cls or get_trainer_cls(params)
     # `model or ...` would also replace a given model whose `__len__` returns 0.
@@ -138,7 +136,8 @@ def create_trainer(
     )
     if isinstance(trainer, base_trainer.Trainer):
         plugins.require_constructed(trainer, "checkpoint", "config, task, model, optimizer, …")
-        checkpoint_state.add_attributes(trainer.checkpoint, trainer, trains=train)
+        # The caller may still build a second optimizer or model, so do not check them here.
+        checkpoint_state.add_attributes(trainer.checkpoint, trainer, trains=False)
     return trainer
 
 

@@ -9,6 +9,7 @@ The exception is the opt-in `lazy_rows`, which changes the results: the rows of 
 looks up are updated as usual, and everything that belongs to the other rows stays unchanged.
 """
 
+import collections
 import contextlib
 import contextvars
 import functools
@@ -318,10 +319,7 @@ class DistributedOptimizer(_OptimizerHalf):
         self, grads: Sequence[Any], trainable_variables: Sequence[Any]
     ) -> None:
         summed = self.sum_gradients(grads, trainable_variables)
-        if reason := self._why_not_rows():
-            summed = self._make_dense(summed, reason)
-        summed = [_sum_equal_rows(gradient) for gradient in summed]
-        pairs = list(zip(summed, trainable_variables, strict=True))
+        pairs = list(zip(self._combine_rows(summed), trainable_variables, strict=True))
         if self.gradient_observer is not None:
             self.gradient_observer(pairs)
         for transformer in self.gradient_transformers:
@@ -329,6 +327,12 @@ class DistributedOptimizer(_OptimizerHalf):
         super()._backend_apply_gradients(
             [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
         )
+
+    def _combine_rows(self, gradients: Sequence[Any]) -> list[Any]:
+        """Return the gradients with unique rows, or dense if the update changes whole tables."""
+        if reason := self._why_not_rows():
+            gradients = self._make_dense(gradients, reason)
+        return [_sum_equal_rows(gradient) for gradient in gradients]
 
     def _why_not_rows(self) -> str | None:
         """Return why sparse gradients must become dense, or None if they may stay sparse."""
@@ -441,10 +445,8 @@ def _distributed_class(optimizer_cls: type[keras.optimizers.Optimizer]) -> type:
         "__qualname__": optimizer_cls.__qualname__,
         "__doc__": optimizer_cls.__doc__,
     }
-    is_scaling = issubclass(optimizer_cls, keras.optimizers.LossScaleOptimizer)
-    mixin = DistributedLossScaleOptimizer if is_scaling else DistributedOptimizer
-    mixins = (mixin, *_mixins_for(optimizer_cls))
-    distributed_cls = type(optimizer_cls.__name__, (*mixins, optimizer_cls), namespace)
+    bases = (*_mixins_for(optimizer_cls), optimizer_cls)
+    distributed_cls = type(optimizer_cls.__name__, bases, namespace)
     package, _, name = keras.saving.get_registered_name(optimizer_cls).rpartition(">")
     if package:
         # Register both classes under the same name, from which Keras restores the original class.
@@ -454,9 +456,13 @@ def _distributed_class(optimizer_cls: type[keras.optimizers.Optimizer]) -> type:
 
 
 def _mixins_for(optimizer_cls: type[keras.optimizers.Optimizer]) -> Iterator[type]:
-    """Yield the mixins for the methods that an optimizer class inherits unchanged from Keras."""
-    if optimizer_cls.apply is keras.optimizers.MultiOptimizer.apply:
+    """Yield a `DistributedOptimizer`, and mixins for methods inherited unchanged from Keras."""
+    if issubclass(optimizer_cls, keras.optimizers.LossScaleOptimizer):
+        yield DistributedLossScaleOptimizer
+    elif optimizer_cls.apply is keras.optimizers.MultiOptimizer.apply:
         yield _PartialUpdate
+    else:
+        yield DistributedOptimizer
     if optimizer_cls._apply_weight_decay is keras.optimizers.Optimizer._apply_weight_decay:
         yield _WeightDecay
     for keras_cls, mixin in _UPDATES.items():
@@ -464,12 +470,18 @@ def _mixins_for(optimizer_cls: type[keras.optimizers.Optimizer]) -> Iterator[typ
             yield mixin
 
 
-class _PartialUpdate(_OptimizerHalf):
+class _PartialUpdate(DistributedOptimizer):
     """Mixin for `keras.optimizers.MultiOptimizer` that makes one update of all its optimizers.
 
     The gradients may be those of some variables only, and an optimizer may get no gradients. Keras
     expects a gradient, which may be None, for each of the variables.
     """
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Create all variables, and the optimizers that a function returns for them."""
+        super().build(variables)
+        for one in self.optimizers:
+            make_distributed(one)
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Update the variables; those that are missing get None as their gradient."""
@@ -484,10 +496,43 @@ class _PartialUpdate(_OptimizerHalf):
         if self.gradient_observer is not None:
             if self.loss_scale_factor is not None:
                 present = [gradient / self.loss_scale_factor for gradient in present]
-            unique = map(_sum_equal_rows, present)
-            self.gradient_observer(list(zip(unique, updated, strict=True)))
+            owners = self._owners(updated)
+            pairs = zip(present, owners, strict=True)
+            shown = [combined for g, one in pairs for combined in one._combine_rows([g])]
+            self.gradient_observer(list(zip(shown, updated, strict=True)))
         with gradients_already_summed(), _set(_in_groups, True):
             super().apply(summed, variables)
+
+    def sum_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Return the gradients summed by this optimizer's aggregator, or those of its optimizers.
+
+        This creates the optimizers if they do not exist yet.
+        """
+        if not self.built:
+            self.build(variables)
+        if self.gradient_aggregator is not None:
+            return super().sum_gradients(gradients, variables)
+        self._check_variables_are_known(variables)
+        places = collections.defaultdict(list)
+        pairs = zip(gradients, self._owners(variables), strict=True)
+        for place, (gradient, owner) in enumerate(pairs):
+            if gradient is not None:
+                places[owner].append(place)
+        summed = list(gradients)
+        for one, own in places.items():
+            sums = one.sum_gradients([gradients[i] for i in own], [variables[i] for i in own])
+            for place, gradient in zip(own, sums, strict=True):
+                summed[place] = gradient
+        return summed
+
+    def _owners(self, variables: Sequence[Any]) -> list[Any]:
+        """Return the optimizer that updates each of the variables."""
+        owners = {
+            id(keras_variables.raw(variable)): one
+            for one in self.optimizers
+            for variable in one._trainable_variables
+        }
+        return [owners[id(keras_variables.raw(variable))] for variable in variables]
 
 
 class _WeightDecay(_OptimizerHalf):

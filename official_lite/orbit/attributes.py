@@ -51,24 +51,25 @@ def attributes_of(owner: object) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if not name.startswith("_self_")}
 
 
-def find_state(value: object, known: set[int], excluded: tuple[type, ...] = ()) -> Any:
+def find_state(value: object, known: set[int]) -> Any:
     """Return the stateful objects in a value that are not yet `known`; None if there are none.
+
+    Instances of a class with `is_checkpoint_state = False`, such as tasks, are left out.
 
     Args:
         value: An attribute, or a list or dictionary of them.
         known: The ids of the objects that the checkpoint already contains.
-        excluded: Further classes whose instances are left out.
     """
     if isinstance(value, list | tuple):
         value = dict(enumerate(value))
     if isinstance(value, Mapping):
-        found = {str(key): find_state(part, known, excluded) for key, part in value.items()}
+        found = {str(key): find_state(part, known) for key, part in value.items()}
         return {key: items for key, items in found.items() if items is not None} or None
     if isinstance(value, keras.random.SeedGenerator):
         value = value.state
     if id(value) in known or not isinstance(value, _STATE):
         return None
-    if isinstance(value, (*_NOT_STATE, *excluded)):
+    if isinstance(value, _NOT_STATE) or not getattr(type(value), "is_checkpoint_state", True):
         return None
     items = {"value": value, **model_state.hidden_items(value)}
     variables = [v for item in items.values() for v in keras_variables.variables_of(item)]

@@ -165,20 +165,19 @@ class Checkpointing(triggers.Trigger):
         self.wait()
         manager = self._manager
         verifies = _is_committed(manager)
-        optional = fallback.find_attributes(manager.checkpoint)
         with self._strategy.scope(), _explained(path or manager.latest_checkpoint):
             if path is not None and verifies:
                 manager.restore(path)
             elif path is not None:
-                fallback.restore(manager.checkpoint, path, optional=optional)
+                fallback.restore(manager.checkpoint, path)
             elif verifies or (latest := manager.latest_checkpoint) is None:
                 return manager.restore_or_initialize()
             elif keras2_converter.is_keras2(latest):
-                keras2_converter.restore_run(manager.checkpoint, latest, optional=optional)
+                fallback.restore(manager.checkpoint, latest)
                 return latest
             else:
-                fallback.require_complete(manager.checkpoint, latest, optional=optional)
-                return manager.restore_or_initialize()
+                with fallback.require_complete(manager.checkpoint, latest):
+                    return manager.restore_or_initialize()
             return path
 
     def save(self, step: int) -> str | None:

@@ -73,7 +73,8 @@ class Controller:
             it in each step.
         trainer: The trainer. Required for training.
         evaluator: The evaluator. Required for evaluation.
-        strategy: The strategy in whose scope checkpoints are restored. Defaults to the current one.
+        strategy: The strategy in whose scope checkpoints are saved and restored. Defaults to the
+            current one.
         train_actions: Callables that receive the trainer's output at each report. If there are
             train actions, a report precedes each checkpoint, so the actions see every state before
             it is saved. If an action has a method `before_train`, it is called when training

@@ -316,7 +316,7 @@ class StandardEvaluatorOptions:
             number of steps that the data can provide.
         recreate_iterator_for_each_eval: Whether each evaluation starts from the first example. If
             false, it continues where the previous evaluation stopped, or begins again if the data
-            have ended.
+            have ended. With `use_tf_while_loop`, the evaluation that reaches the end fails.
     """
 
     use_tf_function: bool = True
@@ -489,6 +489,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
                     iterator, num_steps, state=state, reduce_fn=self.eval_reduce
                 )
         except loop_fns.END_OF_DATA as error:
+            self._eval_iter = None
             raise errors.DataError(
                 f"The evaluation data ended before {int(num_steps)} steps. Use fewer steps, or "
                 "set `use_tf_while_loop=False`, which allows an evaluation to end early."

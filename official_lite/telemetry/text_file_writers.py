@@ -315,9 +315,7 @@ class JsonLinesWriter(Writer):
 
         removed = self._file.keep(is_kept)
         if removed:
-            logging.info(
-                "Removed %d records after step %d from %s.", removed, step, self._file.path
-            )
+            logging.info("Removed %d outdated records from %s.", removed, self._file.path)
 
     def close(self) -> None:
         self._file.close()
@@ -331,7 +329,7 @@ def jsonl_of(run: RunInfo) -> Writer:
 def _records_of_state(step: int) -> Callable[[int, str, Set[str]], bool]:
     """Return a function that tells whether a record belongs to the state of `step`.
 
-    Later records do not. Neither does a record at `step` whose values have all been written again,
+    Later records do not. Neither does a record at `step` of which a value has been written again,
     for example by an evaluation before training continues.
 
     Args:
@@ -346,7 +344,7 @@ def _records_of_state(step: int) -> Callable[[int, str, Set[str]], bool]:
     def is_of_state(record_step: int, split: str, names: Set[str]) -> bool:
         if record_step != step:
             return record_step < step
-        is_repeated = bool(names) and names <= later[split]
+        is_repeated = not names.isdisjoint(later[split])
         later[split] |= names
         return not is_repeated
 

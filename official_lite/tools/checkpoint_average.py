@@ -104,6 +104,7 @@ def _parts(ctx: Any, build: Any, recalibration_steps: int) -> Any:
     """
     if not isinstance(ctx.task, multitask.MultiTask):
         trainer = build.make_trainer(ctx)
+        # An overridden `make_trainer` may not call `create_trainer`, which does the same.
         checkpoint_state.add_attributes(trainer.checkpoint, trainer, trains=False)
         return trainer
     if recalibration_steps:

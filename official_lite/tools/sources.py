@@ -354,7 +354,7 @@ def _require_safe_gin(args: argparse.Namespace) -> None:
     """Raise an error if gin arguments can run code, which `--safe_config` would refuse later."""
     try:
         gin_config.refuse_code(args.gin_file, args.gin_params)
-    except errors.ConfigError as error:
+    except gin_config.CodeInGinError as error:
         raise errors.ConfigValueError(
             "Without --trust, this command gives --safe_config, and gin may bind only fields of "
             "the experiment. If you trust the run, with all other code that its record and config "

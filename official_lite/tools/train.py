@@ -10,6 +10,7 @@ module that `--import` names.
 
 import argparse
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from official_lite.common import flags as experiment_flags
 from official_lite.config import gin_config, parsing, phase_configs
 from official_lite.core import config_definitions
 from official_lite.execution import execution_record
-from official_lite.run import run_record, xla_cache
+from official_lite.run import provenance, run_record, xla_cache
 from official_lite.tools import sources, verify
 
 FLAGS = flags.FLAGS
@@ -96,12 +97,14 @@ def _dry_run(params: config_definitions.ExperimentConfig) -> None:
     """
     if FLAGS.mode == "test" and not params.phases:
         params = config_definitions.for_test(params).replace(trainer={"validation_steps": 1})
-    # The training modes write predictions only in phases, to a directory that may be anywhere, and
-    # for all rows.
-    params = params.replace(phases=[each for each in params.phases if each.mode != "predict"])
+    kept = _leave_out_predictions(params)
+    if params.phases and not kept:
+        logging.info("The dry run ran nothing, because no phase is left.")
+        return
+    params = params.replace(phases=kept)
     params.lock()
     with tempfile.TemporaryDirectory() as model_dir:
-        _require_own_weights(params, model_dir)
+        _refuse_start_from_earlier_phase(params, model_dir)
         try:
             _run(params, "train_and_eval", model_dir)
         except errors.MissingStepError as error:
@@ -111,7 +114,40 @@ def _dry_run(params: config_definitions.ExperimentConfig) -> None:
     logging.info("The dry run succeeded. It left no files.")
 
 
-def _require_own_weights(params: config_definitions.ExperimentConfig, model_dir: str) -> None:
+def _leave_out_predictions(
+    params: config_definitions.ExperimentConfig,
+) -> list[phase_configs.PhaseConfig]:
+    """Return the phases without those that predict, and without those that need their files.
+
+    The training modes write predictions only in phases, to a directory that may be anywhere, and
+    for all rows.
+    """
+    kept: list[phase_configs.PhaseConfig] = []
+    missing: list[str] = []
+    for index, phase in enumerate(params.phases):
+        model_dir = phase_configs.directory(params, index, FLAGS.model_dir)
+        resolved = parsing.expand_home(phase_configs.resolve(params, index, FLAGS.model_dir))
+        read = [*provenance.find_input_patterns(resolved), resolved.task.init_checkpoint]
+        needed = [path for path in read if any(phase_configs.lies_in(path, d) for d in missing)]
+        if phase.mode == "predict":
+            missing.append(run_record.predictions_dir(resolved, model_dir))
+            logging.info("The dry run leaves out the phase `%s`, which predicts.", phase.name)
+        elif needed:
+            missing.append(model_dir)
+            logging.info(
+                "The dry run leaves out the phase `%s`, which needs the files of a phase that is "
+                "left out: %s",
+                phase.name,
+                ", ".join(needed),
+            )
+        else:
+            kept.append(phase)
+    return kept
+
+
+def _refuse_start_from_earlier_phase(
+    params: config_definitions.ExperimentConfig, model_dir: str
+) -> None:
     """Raise an error if several workers would start a phase from the directory of another one."""
     runtime = params.runtime
     if runtime.distribution_strategy.lower() != "multi_worker_mirrored":
@@ -163,7 +199,8 @@ def _redirect(hook: Any) -> Any:
 
 def _relative(value: Any) -> Any:
     is_path = isinstance(value, str) and (os.path.isabs(value) or files.is_remote(value))
-    return os.path.basename(value.rstrip("/")) if is_path else value
+    # Keep all names of the path, because two hooks can't write to the same directory.
+    return "redirected" + re.sub(r"\W+", "_", value) if is_path else value
 
 
 def _refuse_positional(arguments: Sequence[str]) -> None:

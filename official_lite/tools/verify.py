@@ -14,7 +14,6 @@ import argparse
 import collections
 import dataclasses
 import functools
-import hashlib
 import json
 import os
 import re
@@ -38,7 +37,6 @@ UNCHECKED = "unchecked"
 
 _NO_FILE = "no such file"
 _NAME = re.compile(r"[^/\\]+-\d+")
-_CONFIG = re.compile(r"params(\.\d+)?\.yaml")
 _KINDS = ("record", "checkpoint", "removed")
 
 # The file with the chosen execution mode, which a replay reads besides the checkpoint. It does not
@@ -126,23 +124,26 @@ def run(args: argparse.Namespace) -> int:
 def _replay(args: argparse.Namespace, *, is_sound: bool) -> Check:
     if not is_sound:
         return _unchecked("an earlier link is broken")
-    if needs_a_cluster(args.model_dir):
-        return _unchecked("a run of several processes can't be replayed; pass --no-replay")
     segments = find_segments(args.model_dir)
     # A replay saves its checkpoint after the evaluation of that step, to which hooks may listen.
     replayable = [each for each in segments if not _precedes_evaluation(each[1])]
-    if segments and not replayable:
-        return _unchecked("the run was preempted before the evaluation at its last checkpoint")
-    segment = choose(replayable, args.step)
+    segment = choose(segments if args.step is not None else replayable or segments, args.step)
     if segment is None:
         return _unchecked("the run has no two consecutive checkpoints; see `trainer.max_to_keep`")
     before, after = segment
-    config = _find_config(args.model_dir, after)
+    name = os.path.basename(after)
+    if _precedes_evaluation(after):
+        return _unchecked(f"the run was preempted before the evaluation at {name}")
+    config = chain.find_config(args.model_dir, after)
     if config is None:
-        return _unchecked(f"the config was changed since {os.path.basename(after)} was saved")
-    if not _has_same_execution(config, after):
+        return _unchecked(f"the config was changed since {name} was saved")
+    if needs_a_cluster(config):
+        return _unchecked("a run of several processes can't be replayed; pass --no-replay")
+    mode = _find_lost_execution(config, after)
+    if mode and not any(_sets(each, "runtime", "execution") for each in args.set):
         return _unchecked(
-            f"another execution mode was chosen since {os.path.basename(after)} was saved"
+            f"another execution mode was chosen since {name} was saved; pass "
+            f"--set=runtime.execution={mode}"
         )
     unequal = replay(args.model_dir, before, after, args, config=config)
     steps = f"from step {commit.step_of(before)} to {commit.step_of(after)}"
@@ -162,39 +163,20 @@ def _precedes_evaluation(checkpoint: str) -> bool:
     return bool(tf.train.load_checkpoint(checkpoint).has_tensor(mark))
 
 
-def _find_config(run_dir: str, checkpoint: str) -> str | None:
-    """Return the file with the config that a checkpoint was saved with; None if it was not kept.
+def _find_lost_execution(config: str, checkpoint: str) -> str | None:
+    """Return the execution mode of a checkpoint if a replay would train in another one."""
+    from official_lite.core import config_definitions
+    from official_lite.execution import modes
 
-    A start records its config again when it has chosen an execution mode, and only the last file is
-    kept. This file stands for the earlier ones, also for those of other starts with equal configs.
-    """
-    committed = commit.read(checkpoint)
-    own = committed.chain.get("record") if committed else None
-    records = [link for link in chain.read(run_dir) if link.kind == "record"]
-    wanted = [link.entries.get("params_sha256") for link in records if link.sha256 == own]
-    starts = {
-        link.entries.get("start_time")
-        for link in records
-        if link.entries.get("params_sha256") in wanted
-    }
-    wanted += [
-        link.entries.get("params_sha256")
-        for link in reversed(records)
-        if link.entries.get("start_time") in starts
-    ]
-    names = filter(_CONFIG.fullmatch, files.list_names(run_dir))
-    kept = {_hash_params(path): path for path in (os.path.join(run_dir, name) for name in names)}
-    return next((kept[sha256] for sha256 in wanted if sha256 in kept), None)
-
-
-def _has_same_execution(config: str, checkpoint: str) -> bool:
-    """Return whether a replay will train in the mode that a checkpoint names."""
-    if yaml_io.read_yaml(config).get("runtime", {}).get("execution") != "auto":
-        return True
     committed = commit.read(checkpoint)
     mode = committed.state.get("execution") if committed else None
+    runtime = config_definitions.RuntimeConfig()
+    runtime.override(yaml_io.read_yaml(config).get("runtime", {}), is_strict=False)
+    planned = modes.execution_of(runtime)
     chosen = execution_record.load(os.path.dirname(checkpoint))
-    return mode is None or chosen is None or mode == chosen.execution
+    if planned == "auto" and chosen:
+        planned = chosen.execution
+    return mode if planned not in ("auto", mode) else None
 
 
 def _unchecked(note: str) -> Check:
@@ -206,10 +188,10 @@ def _print(check: Check, args: argparse.Namespace) -> None:
         print(terminal.escape_controls(str(check)), flush=True)
 
 
-def needs_a_cluster(run_dir: str) -> bool:
-    """Return whether several processes have trained together, according to the config."""
-    config = yaml_io.read_yaml(os.path.join(run_dir, "params.yaml"))
-    return config.get("runtime", {}).get("distribution_strategy") in _OF_SEVERAL_PROCESSES
+def needs_a_cluster(config: str) -> bool:
+    """Return whether several processes have trained together, according to a config file."""
+    runtime = yaml_io.read_yaml(config).get("runtime", {})
+    return runtime.get("distribution_strategy") in _OF_SEVERAL_PROCESSES
 
 
 def choose(segments: Sequence[tuple[str, str]], step: int | None) -> tuple[str, str] | None:
@@ -261,7 +243,7 @@ def replay(
 
     step = commit.step_of(after)
     command = sources.train_command(run_dir, args, config=config)
-    of_hooks = [each for each in args.set if _sets_hooks(each)]
+    of_hooks = [each for each in args.set if _sets(each, "trainer", "hooks")]
     hooks = _read_hooks(config, of_hooks)
     kept, left_out = leave_out_writers(hooks)
     with tempfile.TemporaryDirectory() as directory:
@@ -291,8 +273,8 @@ def replay(
         return unequal
 
 
-def _sets_hooks(assignment: str) -> bool:
-    return yaml_io.parse_path(assignment.partition("=")[0])[:2] == ["trainer", "hooks"]
+def _sets(assignment: str, *path: str) -> bool:
+    return yaml_io.parse_path(assignment.partition("=")[0])[: len(path)] == [*path]
 
 
 def _read_hooks(config: str, overrides: Sequence[str]) -> list[Any]:
@@ -433,7 +415,7 @@ def check_links(run_dir: str) -> Iterator[Check]:
 def check_sources(run_dir: str) -> Iterator[Check]:
     """Check the config, the record, and the files and packages that the run was made from."""
     links = chain.read(run_dir)
-    yield _check_file(run_dir, "params.yaml", "config", links, "params_sha256", _hash_params)
+    yield _check_file(run_dir, "params.yaml", "config", links, "params_sha256", commit.sha256)
     of_record = _check_file(run_dir, "run.json", "run.json", links, "run_sha256", _hash_start)
     yield of_record
     yield from _check_provenance(_read_record(run_dir), is_trusted=of_record.state == HOLDS)
@@ -631,11 +613,6 @@ def _check_file(
 
 def _any_of(wanted: Sequence[str]) -> str:
     return f"sha256 {wanted[0]}" if wanted else "no record in the chain"
-
-
-def _hash_params(path: str) -> str:
-    with files.open_file(path, "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()
 
 
 def _hash_start(path: str) -> str:

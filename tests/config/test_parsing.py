@@ -143,9 +143,10 @@ def test_fast_dev_run_has_one_epoch_if_the_config_does_not_state_the_length_of_a
     examples = ["task.train_data.num_examples=1000", "task.train_data.global_batch_size=10"]
     phase = "phases[0]={name: a, overrides: {task.train_data.num_examples: 70}}"
     for settings, length in (([], 20), (examples, 100), (["trainer.steps_per_epoch=7"], 7)):
-        flags = Flags(fast_dev_run=True, set=["trainer.train_epochs=3", *settings])
-        params = parsing.parse_configuration(flags, print_return=False)
-        assert (params.trainer.train_steps, params.trainer.steps_per_epoch) == (20, length)
+        for in_epochs in ("trainer.train_epochs=3", "trainer.validate_every_epochs=1"):
+            flags = Flags(fast_dev_run=True, set=[in_epochs, *settings])
+            params = parsing.parse_configuration(flags, print_return=False)
+            assert (params.trainer.train_steps, params.trainer.steps_per_epoch) == (20, length)
     flags = Flags(fast_dev_run=True, set=["trainer.train_epochs=3", examples[1], phase])
     params = parsing.parse_configuration(flags, print_return=False)
     assert epochs.resolve(phase_configs.resolve(params, 0)).trainer.steps_per_epoch == 7

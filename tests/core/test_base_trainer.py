@@ -226,7 +226,7 @@ def test_multi_optimizer_skips_variables_without_a_gradient_on_two_replicas_and_
     assert kernel.any()
     assert not bias.any()
     *_, optimizer = distributed_gradients.wrapped_optimizers(trainer.optimizer)
-    assert {int(one.iterations) for one in optimizer.optimizers} == {1}
+    assert {int(one.iterations.numpy()) for one in optimizer.optimizers} == {1}
 
 
 def _map_with_unused_sgd() -> keras.optimizers.Optimizer:

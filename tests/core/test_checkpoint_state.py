@@ -13,6 +13,7 @@ from official_lite import keras2, orbit
 from official_lite.checkpoint import async_checkpoint_manager, latest, model_state
 from official_lite.common import errors
 from official_lite.core import base_trainer, checkpoint_state, train_lib, trainer_factory
+from official_lite.modeling.optimization import optimizer_factory
 from tests import line_experiment
 
 _STEP = 4
@@ -226,6 +227,21 @@ def test_error_for_an_optimizer_without_variables_tells_how_to_build_it(make_tra
         checkpoint_state.add_attributes(trainer.checkpoint, trainer)
 
 
+def test_second_optimizer_may_be_built_after_create_trainer_has_returned(tmp_path) -> None:
+    class Trainer(base_trainer.Trainer):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.second = keras.optimizers.Adam()
+
+    params = line_experiment.line_experiment()
+    task = line_experiment.LineTask(params.task)
+    trainer = trainer_factory.create_trainer(params, task, True, False, trainer_cls=Trainer)
+    optimizer_factory.prepare_optimizer(trainer.second, trainer.model)
+    train_lib.run_experiment(None, task, "train", params, str(tmp_path), trainer=trainer)
+    names = [name for name, _ in tf.train.list_variables(str(tmp_path / "ckpt-8"))]
+    assert any(name.startswith("trainer_attributes/second/") for name in names)
+
+
 def test_trainer_without_tracked_attributes_adds_nothing_to_the_checkpoint(make_trainer) -> None:
     trainer = make_trainer(line_experiment.line_experiment(trainer=_EMA))
     before = set(tf.train.TrackableView.children(trainer.checkpoint))
@@ -347,10 +363,11 @@ def _train_in_own_loop(
     directory: pathlib.Path,
     steps: int,
     manager_cls: type[tf.train.CheckpointManager] = async_checkpoint_manager.AsyncCheckpointManager,
+    trainer_cls: type[_Totaling] = _Totaling,
 ) -> list[int]:
     params, hook = line_experiment.line_experiment(), _TotalingHook()
     trainer = trainer_factory.create_trainer(
-        params, _TotalingTask(params.task), train=True, evaluate=False, trainer_cls=_Totaling
+        params, _TotalingTask(params.task), train=True, evaluate=False, trainer_cls=trainer_cls
     )
     orbit.Controller(
         trainer=trainer,
@@ -362,14 +379,47 @@ def _train_in_own_loop(
     return [int(owner.total) for owner in (hook, trainer, trainer.task)]
 
 
+def test_checkpoint_contains_no_other_task_that_a_hook_keeps(make_trainer, tmp_path) -> None:
+    hook = _TotalingHook()
+    hook.other_task = _TotalingTask(line_experiment.line_experiment().task)
+    hook.other_task.build_model()
+    trainer = make_trainer(line_experiment.line_experiment(), evaluate=False)
+    manager = _own_manager(trainer, tmp_path, tf.train.CheckpointManager)
+    orbit.Controller(
+        trainer=trainer,
+        global_step=trainer.global_step,
+        steps_per_loop=4,
+        checkpoint_manager=manager,
+        hooks=[hook],
+    )
+    children = tf.train.TrackableView.children
+    attributes = children(children(trainer.checkpoint)["hook_attributes"])
+    assert set(children(attributes["_TotalingHook"])) == {"total"}
+
+
 def test_own_loop_resumes_the_attributes_of_trainer_task_and_hooks(tmp_path) -> None:
     assert _train_in_own_loop(tmp_path, 4) == [1, 1, 1]
     assert _train_in_own_loop(tmp_path, 8) == [2, 2, 2]
 
 
-@pytest.mark.parametrize(
-    "manager_cls", [async_checkpoint_manager.AsyncCheckpointManager, tf.train.CheckpointManager]
-)
+_MANAGERS = [async_checkpoint_manager.AsyncCheckpointManager, tf.train.CheckpointManager]
+
+
+@pytest.mark.parametrize("manager_cls", _MANAGERS)
+def test_own_loop_refuses_a_checkpoint_that_has_only_some_of_the_attributes(
+    manager_cls, tmp_path
+) -> None:
+    class Summing(_Totaling):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.sum = tf.Variable(0)
+
+    _train_in_own_loop(tmp_path, 4, manager_cls)
+    with pytest.raises(errors.CheckpointError, match="trainer_attributes/sum"):
+        _train_in_own_loop(tmp_path, 8, manager_cls, Summing)
+
+
+@pytest.mark.parametrize("manager_cls", _MANAGERS)
 def test_own_loop_restores_a_checkpoint_of_an_earlier_version_without_attributes(
     manager_cls, make_trainer, tmp_path
 ) -> None:

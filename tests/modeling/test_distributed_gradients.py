@@ -11,6 +11,7 @@ from absl import logging
 
 from official_lite.modeling import distributed_gradients
 from official_lite.modeling.distributed_gradients import make_distributed
+from official_lite.modeling.optimization import ema_optimizer
 from tests import rounding
 from tests.modeling.conftest import ROUNDINGS
 
@@ -24,6 +25,54 @@ def test_multi_optimizer_clips_the_gradients_summed_over_replicas(
 
     one, two = (train_on(n, optimizer) for n in (1, 2))
     rounding.assert_close(two.weights, one.weights, roundings=ROUNDINGS)
+
+
+def test_optimizers_that_a_multi_optimizer_creates_in_its_first_update_sum_over_replicas_once(
+    two_replicas: tf.distribute.Strategy,
+) -> None:
+    with two_replicas.scope():
+        used, unused = keras.Variable([0.0], name="used"), keras.Variable([0.0], name="unused")
+        created = keras.optimizers.MultiOptimizer(lambda v: keras.optimizers.SGD(1.0, name=v.name))
+        optimizer = ema_optimizer.ExponentialMovingAverage(created)
+
+    def replica_step() -> None:
+        optimizer.apply_gradients([(tf.constant([1.0]), used), (None, unused)])
+
+    two_replicas.run(tf.function(replica_step))
+    assert [float(variable.numpy()[0]) for variable in (used, unused)] == [-2.0, 0.0]
+
+
+@pytest.mark.parametrize("loss_scaling", [False, True])
+def test_gradient_aggregator_of_an_optimizer_in_a_multi_optimizer_sums_its_gradients(
+    loss_scaling: bool,
+) -> None:
+    sgd, other = (make_distributed(keras.optimizers.SGD(1.0)) for _ in range(2))
+    sgd.set_gradient_functions(lambda pairs: [(3.0 * g, v) for g, v in pairs], ())
+    optimizer = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(other, {"own": sgd}))
+    if loss_scaling:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=1.0)
+    make_distributed(optimizer)
+    own, rest = keras.Variable([0.0], name="own"), keras.Variable([0.0], name="rest")
+    optimizer.apply_gradients([(tf.constant([1.0]), rest), (tf.constant([1.0]), own)])
+    assert [float(variable.numpy()[0]) for variable in (own, rest)] == [-3.0, -1.0]
+
+
+def test_observer_of_a_multi_optimizer_gets_rows_only_of_tables_whose_rows_are_updated() -> None:
+    shown: dict[str, Any] = {}
+    optimizer = make_distributed(
+        keras.optimizers.MultiOptimizer(
+            keras.optimizers.OptimizerMap(keras.optimizers.Adam(), {"rows": keras.optimizers.SGD()})
+        )
+    )
+    distributed_gradients.observe_gradients(
+        optimizer, lambda pairs: shown.update({v.name: g for g, v in pairs})
+    )
+    gradient = tf.IndexedSlices(tf.ones((2, 1)), tf.constant([0, 0]), tf.constant([3, 1]))
+    tables = [keras.Variable(np.ones((3, 1)), name=name) for name in ("rows", "whole")]
+    optimizer.apply_gradients([(gradient, table) for table in tables])
+    assert isinstance(shown["rows"], tf.IndexedSlices)
+    np.testing.assert_array_equal(shown["rows"].values, [[2.0]])
+    np.testing.assert_array_equal(shown["whole"], [[2.0], [0.0], [0.0]])
 
 
 def test_gradients_that_are_already_summed_over_replicas_are_not_summed_again(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from absl import flags as absl_flags
+from absl.testing import flagsaver
 
 import registry_imports  # noqa: F401  (imported for its registrations)
 from benchmarks import chaos
@@ -86,12 +87,8 @@ def gin_run(run: pathlib.Path, tmp_path: pathlib.Path) -> Callable[[str], str]:
 @pytest.fixture
 def absl() -> Iterator[absl_flags.FlagValues]:
     flags.define_flags()
-    absl_flags.FLAGS.unparse_flags()
-    yield absl_flags.FLAGS
-    for name in ("experiment", "mode", "model_dir", "gin_params", "params_override"):
-        absl_flags.FLAGS[name].value = None
-    absl_flags.FLAGS["safe_config"].value = False
-    absl_flags.FLAGS(["test"])
+    with flagsaver.flagsaver():
+        yield absl_flags.FLAGS
 
 
 def test_reproduced_run_keeps_the_fields_that_its_command_line_set_over_gin(
@@ -124,6 +121,9 @@ def test_reproducing_a_run_with_gin_bindings_of_functions_requires_the_trust_fla
     reproduce = ["reproduce", gin_run(binding), f"--model_dir={tmp_path / 'again'}"]
     assert tools.main([*reproduce, f"--gin_params={binding}"]) == 2
     assert "If you trust the run" in capsys.readouterr().err
+    missing = f"--gin_file={tmp_path / 'missing.gin'}"
+    assert tools.main([*reproduce, f"--gin_params={binding[:-8]}", missing]) == 2
+    assert "--trust" not in capsys.readouterr().err
     with pytest.raises(SystemExit):
         tools.main([*reproduce, "--trust"])
     assert f"--gin_params={binding}" in started[0]

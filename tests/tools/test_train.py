@@ -87,17 +87,21 @@ def test_dry_run_calls_no_service_and_writes_only_to_its_temporary_directory(
     (tmp_path / "mine.py").write_text(EXPERIMENT + PAGER)
     outside = tmp_path / "outside"
     best = {"name": "best_checkpoint", "metric": "validation_loss", "directory": f"{outside}/best"}
+    pseudo = f"{outside}/predictions/*"
     fields = {
         "trainer.writers": ["jsonl", "pager"],
         "trainer.hooks": [
             {"name": "export_model", "subdir": f"{outside}/export"},
             {"name": "keras_callback", "callback": "CSVLogger", "filename": "log.csv"},
             {**best, "direction": "minimize"},
+            {**best, "direction": "maximize", "directory": f"{outside}/loss/best"},
         ],
         "prediction.output_dir": f"{outside}/predictions",
         "phases": [
-            {"name": "first", "overrides": {"trainer.hooks[2].direction": "maximize"}},
-            {"name": "last", "mode": "predict", "init_from": "first"},
+            {"name": "teacher", "overrides": {"trainer.hooks[2].direction": "maximize"}},
+            {"name": "label", "mode": "predict", "init_from": "teacher"},
+            {"name": "student", "overrides": {"task.train_data.input_path": pseudo}},
+            {"name": "last", "init_from": "previous"},
         ],
     }
     flags = ["--import=mine.py", "--experiment=tests/tools", "--mode=train_and_eval", "--dry_run"]
@@ -105,6 +109,9 @@ def test_dry_run_calls_no_service_and_writes_only_to_its_temporary_directory(
     done = commands.run([*TOOLS, "train", *flags, *sets, "--model_dir=run"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert {path.name for path in tmp_path.iterdir()} <= {"mine.py", "__pycache__"}
+    assert [line.split("`")[1] for line in done.stderr.splitlines() if "leaves out" in line] == [
+        *("label", "student", "last")
+    ]
 
 
 def test_dry_run_of_several_workers_refuses_a_phase_that_starts_from_another_one(
@@ -120,3 +127,13 @@ def test_dry_run_of_several_workers_refuses_a_phase_that_starts_from_another_one
     done = commands.run([*TOOLS, "train", *flags], cwd=tmp_path, env=environment)
     assert done.returncode == 2
     assert "each worker has its own temporary directory" in done.stderr
+
+
+def test_dry_run_of_phases_that_all_predict_runs_nothing(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "mine.py").write_text(EXPERIMENT)
+    flags = ["--import=mine.py", "--experiment=tests/tools", "--mode=train", "--model_dir=run"]
+    phases = "--set=phases=[{name: label, mode: predict}]"
+    done = commands.run([*TOOLS, "train", *flags, "--dry_run", phases], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "no phase is left" in done.stderr
+    assert "Estimated memory" not in done.stderr

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from official_lite import pipeline
 from official_lite.checkpoint import chain, inspection
@@ -634,26 +636,76 @@ def test_segment_is_replayed_with_its_own_config_and_unchecked_if_that_was_not_k
     assert replays[2:] == [("ckpt-6", "ckpt-8", "params.yaml")]
 
 
+def test_segment_from_before_the_micro_batches_were_halved_in_the_same_start_is_unchecked(
+    train_run: Callable[..., str],
+    tmp_path: pathlib.Path,
+    verify: Verify,
+    replays: list[tuple[str, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original, calls = base_task.Task.train_step, itertools.count(1)
+
+    def allocate() -> None:
+        if next(calls) == 5:
+            raise MemoryError("OOM when allocating tensor with shape[1000000000]")
+
+    def train_step(*args: Any, **kwargs: Any) -> Any:
+        tf.numpy_function(allocate, [], [])
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(base_task.Task, "train_step", train_step)
+    sets = ["--set=trainer.fit_memory=true", "--set=runtime.execution=graph"]
+    source = train_run()
+    params = sources.read_params(source, conftest.parse(*sets, source=source)).params
+    run = tmp_path / "run"
+    pipeline.RunPipeline(params, "train", str(run)).run()
+    assert verify(run) == (0, [])
+    code, (unchecked,) = verify(run, "--step=2")
+    assert (code, unchecked["state"]) == (8, "unchecked")
+    assert unchecked["note"] == "the config was changed since ckpt-4 was saved"
+    assert replays == [("ckpt-4", "ckpt-6", "params.yaml")]
+
+
+def _end_start(run: pathlib.Path, execution: str) -> None:
+    """Record the end of a start that chose an execution mode for `auto` after the checkpoints."""
+    config = run / "params.yaml"
+    _edit(config, "execution: auto", f"execution: {execution}")
+    record = [link for link in chain.read(str(run)) if link.kind == "record"][-1]
+    checksum = run_record.params_sha256(config.read_text())
+    chain.append(str(run), "record", {**record.entries, "params_sha256": checksum})
+
+
 def test_segment_is_replayed_with_the_config_in_which_its_start_chose_an_execution_mode(
     trained_run: pathlib.Path, verify: Verify, replays: list[tuple[str, ...]]
 ) -> None:
-    config = trained_run / "params.yaml"
-    _edit(config, "execution: auto", "execution: graph")
-    record = [link for link in chain.read(str(trained_run)) if link.kind == "record"][-1]
-    checksum = run_record.params_sha256(config.read_text())
-    chain.append(str(trained_run), "record", {**record.entries, "params_sha256": checksum})
+    _end_start(trained_run, "graph")
     assert verify(trained_run) == (0, [])
     assert replays == [("ckpt-4", "ckpt-6", "params.yaml")]
 
 
-def test_segment_is_unchecked_if_another_execution_mode_was_chosen_later(
-    trained_run: pathlib.Path, verify: Verify, replays: list[tuple[str, ...]]
-) -> None:
+def _choose_xla(run: pathlib.Path) -> None:
     chosen = execution_record.ExecutionRecord(execution="xla", reason="faster", train_steps=6)
-    execution_record.save(chosen, str(trained_run))
+    execution_record.save(chosen, str(run))
+
+
+def _end_start_with_xla(run: pathlib.Path) -> None:
+    _end_start(run, "xla")
+
+
+@pytest.mark.parametrize("choose", [_choose_xla, _end_start_with_xla], ids=["record", "config"])
+def test_segment_is_unchecked_if_another_execution_mode_was_chosen_later(
+    choose: Callable[[pathlib.Path], None],
+    trained_run: pathlib.Path,
+    verify: Verify,
+    replays: list[tuple[str, ...]],
+) -> None:
+    choose(trained_run)
     code, (unchecked,) = verify(trained_run)
     assert (code, unchecked["state"], replays) == (8, "unchecked", [])
     assert "another execution mode was chosen since ckpt-6" in unchecked["note"]
+    remedy = unchecked["note"].rpartition("pass ")[2]
+    assert verify(trained_run, remedy) == (0, [])
+    assert replays == [("ckpt-4", "ckpt-6", "params.yaml")]
 
 
 @pytest.fixture
@@ -677,7 +729,7 @@ def test_checkpoint_of_a_preemption_before_an_evaluation_is_not_replayed(
 
     monkeypatch.setattr(base_task.Task, "validation_step", stop)
     source = train_run()
-    for interval, expected in ((5, [("ckpt-2", "ckpt-4", "params.yaml")]), (3, [])):
+    for interval, last, expected in ((5, 4, [("ckpt-2", "ckpt-4", "params.yaml")]), (3, 2, [])):
         run = tmp_path / f"run{interval}"
         fields = [f"trainer.validation_interval={interval}", "runtime.execution=graph"]
         sets = [f"--set={each}" for each in fields]
@@ -685,11 +737,30 @@ def test_checkpoint_of_a_preemption_before_an_evaluation_is_not_replayed(
         with pytest.raises(errors.PreemptedError):
             pipeline.RunPipeline(params, "train_and_eval", str(run)).run()
         assert (run / f"ckpt-{interval}.index").exists()
-        code, failed = verify(run)
+        assert verify(run)[0] == (0 if expected else 8)
         assert replays == expected
+        code, (unchecked,) = verify(run, f"--step={last}")
+        assert (code, unchecked["state"], replays) == (8, "unchecked", expected)
+        assert (
+            unchecked["note"] == f"the run was preempted before the evaluation at ckpt-{interval}"
+        )
         replays.clear()
-        assert code == (0 if expected else 8)
-    assert "preempted before the evaluation" in failed[0]["note"]
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "second"])
+def test_only_the_config_of_a_segment_decides_whether_it_needs_a_cluster(
+    is_first: bool,
+    resumed: Callable[..., pathlib.Path],
+    verify: Verify,
+    replays: list[tuple[str, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = "params.1.yaml" if is_first else "params.yaml"
+    monkeypatch.setattr(verify_tool, "needs_a_cluster", lambda path: path.endswith(config))
+    run = resumed("trainer.optimizer_config.learning_rate.constant.learning_rate=0.2")
+    notes = [failed["note"] for step in (4, 6) for failed in verify(run, f"--step={step}")[1]]
+    assert notes == ["a run of several processes can't be replayed; pass --no-replay"]
+    assert [config for *_, config in replays] == ["params.yaml" if is_first else "params.1.yaml"]
 
 
 SEGMENTS = [("/run/ckpt-4", "/run/ckpt-8"), ("/run/ckpt-8", "/run/ckpt-12")]
@@ -701,6 +772,6 @@ def test_replay_selects_the_latest_segment_unless_a_step_is_requested() -> None:
 
 def test_needs_a_cluster_is_true_only_for_multi_process_strategies(tmp_path: pathlib.Path) -> None:
     for strategy, expected in (("mirrored", False), ("tpu", True)):
-        config = f"runtime: {{distribution_strategy: {strategy}}}\n"
-        (tmp_path / "params.yaml").write_text(config)
-        assert verify_tool.needs_a_cluster(str(tmp_path)) == expected
+        config = tmp_path / "params.yaml"
+        config.write_text(f"runtime: {{distribution_strategy: {strategy}}}\n")
+        assert verify_tool.needs_a_cluster(str(config)) == expected

@@ -354,7 +354,9 @@ def _field_type(
     elif issubclass(base, list) or base in _ABSTRACT_SEQUENCES:
         kind = list if issubclass(base, list) else sequence_class
         declared = SequenceType(compiled(args[0]) if args else _UNDECLARED, kind)
-    return UnionType([declared, _UNDECLARED]) if is_lenient else declared
+    # Values without an annotation already accept everything.
+    is_widened = is_lenient and declared is not _UNDECLARED
+    return UnionType([declared, _UNDECLARED]) if is_widened else declared
 
 
 class FieldType(abc.ABC):

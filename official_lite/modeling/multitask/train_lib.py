@@ -12,6 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
+from official_lite.checkpoint import saved_graph
 from official_lite.common import errors, files, keras_variables, suggestions
 from official_lite.common.flags import Mode
 from official_lite.config import parsing
@@ -90,7 +91,7 @@ class MultiTaskRunner(core_lib.OrbitExperimentRunner):
             # wrote best checkpoints without them, and without the state that tasks hold.
             yield from getattr(self.trainer.checkpoint, "task_step_counters", {}).values()
             for name, part in tf.train.TrackableView.children(self.trainer.checkpoint).items():
-                if name.startswith(("trainer_attributes", "task_attributes")):
+                if name.startswith(saved_graph.ATTRIBUTES):
                     yield from keras_variables.variables_of(part)
 
     def _export_averaged_weights(self) -> None:

@@ -42,6 +42,9 @@ class BatchNormStatistics:
         trainer: A trainer with a `task`, a `model`, an `optimizer`, a `strategy` and a
             `train_dataset`, such as `core.base_trainer.Trainer`.
 
+    Attributes:
+        trainer: The same trainer.
+
     Raises:
         errors.ConfigTypeError: The trainer lacks one of these attributes.
         errors.ConfigValueError: The trainer computes virtual replicas.
@@ -49,10 +52,10 @@ class BatchNormStatistics:
 
     def __init__(self, trainer: Any) -> None:
         check_trainer(trainer)
-        self._trainer = trainer
+        self.trainer = trainer
         self._recorders = [
-            _Recorder(layer, self._trainer.strategy)
-            for layer in _batch_norm_layers(self._trainer.model)
+            _Recorder(layer, self.trainer.strategy)
+            for layer in _batch_norm_layers(self.trainer.model)
         ]
         self._dataset: Any = None
         self._step_fn: Any = None
@@ -75,8 +78,8 @@ class BatchNormStatistics:
 
     def _totals(self, num_steps: int) -> list[Array]:
         if self._dataset is None:
-            build = getattr(self._trainer, "build_train_dataset", None)
-            self._dataset = self._trainer.train_dataset if build is None else build()
+            build = getattr(self.trainer, "build_train_dataset", None)
+            self._dataset = self.trainer.train_dataset if build is None else build()
         if self._step_fn is None:
             self._step_fn = tf.function(self._build_step())
         for recorder in self._recorders:
@@ -109,7 +112,7 @@ class BatchNormStatistics:
         return totals
 
     def _build_step(self) -> loop_fns.StepFn:
-        trainer = self._trainer
+        trainer = self.trainer
         optimizer = gradient_accumulator.GradientSink(trainer.optimizer)
         with trainer.strategy.scope(), user_code.keeping_attributes(trainer.task):
             metrics = list(trainer.task.build_metrics(training=True))
@@ -292,17 +295,19 @@ class PreciseBatchNorm(Hook):
             raise errors.ConfigValueError(f"`num_steps` is {num_steps}; expected at least 1.")
         self.every_n_steps = every_n_steps
         self._num_steps = num_steps
-        # None except during training. The hook may outlive its trainer, which would stay in memory.
         self._statistics: BatchNormStatistics | None = None
+        self._is_training = False
 
     def before_train(self) -> None:
-        statistics = BatchNormStatistics(self.trainer)
-        if statistics.is_empty:
+        # Keep the variables and the traced step if the trainer trains in several passes.
+        if self._statistics is None or self._statistics.trainer is not self.trainer:
+            self._statistics = BatchNormStatistics(self.trainer)
+        if self._statistics.is_empty:
             raise errors.ConfigValueError(
                 "PreciseBatchNorm requires a trainable `keras.layers.BatchNormalization`, but the "
                 "model has none. Remove the hook."
             )
-        self._statistics = statistics
+        self._is_training = True
         if not self.every_n_steps and self._update not in self.controller.eval_preparations:
             self.controller.eval_preparations.append(self._update)
 
@@ -310,10 +315,14 @@ class PreciseBatchNorm(Hook):
         self._update()
 
     def after_train(self, success: bool) -> None:
+        self._is_training = False
+
+    def detach(self) -> None:
+        super().detach()
         self._statistics = None
 
     def _update(self) -> None:
-        if self._statistics is None:
+        if self._statistics is None or not self._is_training:
             return
         optimizer = runner.optimizer_of(self.trainer)
         with self.controller.storage.muted(), ema_optimizer.averaged_weights(optimizer):
@@ -373,8 +382,6 @@ class StochasticWeightAveraging(Hook):
         self._recalibration_steps = recalibration_steps
         self._eval_steps = eval_steps
         self._average: list[npt.NDArray[Any]] = []
-        # The positions of the averaged weights among the variables of the model.
-        self._positions: list[int] = []
         self._num_averaged = 0
 
     def before_train(self) -> None:
@@ -394,7 +401,7 @@ class StochasticWeightAveraging(Hook):
         self._num_averaged += 1
         weights = [_as_float(weight.numpy()) for weight in self._weights()]
         if self._num_averaged == 1:
-            self._average, self._positions = weights, self._trainable_positions()
+            self._average = weights
             return
         for average, weight in zip(self._average, weights, strict=True):
             average += (weight - average) / self._num_averaged
@@ -427,22 +434,24 @@ class StochasticWeightAveraging(Hook):
         # Return a state even if there is no average yet. An empty state would not be saved, so
         # restoring the checkpoint would not discard an average that was started after the save.
         arrays = {f"average_{i}": average for i, average in enumerate(self._average)}
-        return {"num_averaged": self._num_averaged, "positions": self._positions, **arrays}
+        # A controller that only evaluates has no trainer.
+        is_known = bool(self._average) and self.trainer is not None
+        positions = self._trainable_positions() if is_known else []
+        return {"num_averaged": self._num_averaged, "positions": positions, **arrays}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._num_averaged = state["num_averaged"]
         count = sum(key.startswith("average_") for key in state)
         self._average = [np.array(state[f"average_{i}"]) for i in range(count)]
-        # Older checkpoints have no positions.
-        self._positions = state.get("positions", [])
-        is_known = bool(self._positions) and self.trainer is not None
-        if is_known and self._positions != self._trainable_positions():
+        positions = state.get("positions")  # Older checkpoints have none.
+        is_known = bool(positions) and self.trainer is not None
+        if is_known and positions != self._trainable_positions():
             logging.warning(
                 "StochasticWeightAveraging starts a new average: the checkpoint has an average of "
                 "other weights than those that are trainable now, after a change such as that of "
                 "`trainer.freeze`."
             )
-            self._num_averaged, self._average, self._positions = 0, [], []
+            self._num_averaged, self._average = 0, []
 
     @property
     def _recalibrates(self) -> bool:

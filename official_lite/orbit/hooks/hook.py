@@ -129,6 +129,15 @@ class Hook:
         It runs once per restore. A recovery may restore a checkpoint more than once.
         """
 
+    def detach(self) -> None:
+        """Drop the controller, the trainer and all that belongs to them, so that they can be freed.
+
+        `trainer.fit_memory` calls it before it builds another trainer for the same hook. A subclass
+        that keeps parts of the trainer, such as its model, extends the method.
+        """
+        vars(self).pop("controller", None)
+        vars(self).pop("trainer", None)
+
 
 class GraphHook(Hook):
     """A hook that is traced into the training step, so its TensorFlow code runs in every step.
@@ -526,18 +535,15 @@ class HookList:
             errors.ConfigValueError: Two hooks have the same name.
         """
         if trainer is not None:
-            self._save_attributes_in(checkpoint, trainer)
+            self._save_attributes_in(checkpoint)
         methods = ("state_dict", "after_restore")
         if any(_overrides(hook, method) for hook in self._hooks for method in methods):
             self._states = checkpoint.hooks = HookStates(self._hooks)
 
-    def _save_attributes_in(
-        self, checkpoint: tf.train.Checkpoint, trainer: runner.AbstractTrainer
-    ) -> None:
+    def _save_attributes_in(self, checkpoint: tf.train.Checkpoint) -> None:
         # Begin anew, because the hooks of an earlier controller would be known.
         attributes.replace(checkpoint, _ATTRIBUTES, None)
-        tasks = attributes.tasks_of(trainer).values()  # Their attributes are saved apart.
-        known = attributes.parts_of(checkpoint) | set(map(id, tasks))
+        known = attributes.parts_of(checkpoint)
         found = []
         for hook in self._hooks:
             callback = attributes.attributes_of(getattr(hook, "callback", None))

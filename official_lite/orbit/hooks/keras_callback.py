@@ -413,6 +413,12 @@ class KerasCallback(Hook):
             model.set_weights(after)
             ema_optimizer.follow_weights(optimizer)
 
+    def detach(self) -> None:
+        super().detach()
+        self._model = None
+        # The callback may override the method, and expect a model.
+        keras.callbacks.Callback.set_model(self.callback, None)
+
     def _set_model(self) -> None:
         owner = self.trainer or self.controller.evaluator
         model = runner.model_of(owner)

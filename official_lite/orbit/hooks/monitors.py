@@ -342,6 +342,7 @@ class GradientNorm(GraphHook):
     without the loss scale, and not yet clipped. A report contains the mean over the updates in its
     interval, so a single spike shows at full height only with a `log_interval` of 1. Updates that
     loss scaling skips are not counted. If there are several optimizers, each makes its own update.
+    The optimizers of a `keras.optimizers.MultiOptimizer` make one update together.
 
     Args:
         histograms: Whether to also log `gradients/<path>`, a histogram of each gradient.
@@ -612,6 +613,10 @@ class InputWait(Hook):
             self._clock = _WaitClock()
             self._timed_trainer = self.trainer
             self.trainer.wrap_train_fetch(self._clock.timing)
+
+    def detach(self) -> None:
+        super().detach()
+        self._clock = self._timed_trainer = None
 
     def after_restore(self) -> None:
         # The goodput already counts the time since the checkpoint as lost, so the waits in it must

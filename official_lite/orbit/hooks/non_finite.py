@@ -98,6 +98,10 @@ class NonFinite(GraphHook):
         if success:
             self.after_step()
 
+    def detach(self) -> None:
+        super().detach()
+        self._watch = self._watched_trainer = None
+
     def state_dict(self) -> dict[str, Any]:
         # Always return a state. An empty state would not be saved, so a restore would not call
         # `load_state_dict`.

@@ -487,10 +487,11 @@ class ExportModel(Hook):
         self._model()
         # All workers export, because reading a variable may require all of them. Only the chief's
         # export remains.
-        self._directory = directories.writable_directory(
+        directory = directories.writable_directory(
             output_directory(self, self._subdir), self.controller.strategy
         )
-        self._exported = {}
+        if directory != self._directory:
+            self._directory, self._exported = directory, {}
 
     def after_step(self) -> None:
         if all(np.isfinite(weight).all() for weight in self._model().trainable_weights):

@@ -675,6 +675,17 @@ class DictsConfig(hyperparams.Config):
     lists: dict[str, list[int]] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass
+class LenientDictConfig(hyperparams.Lenient, hyperparams.Config):
+    params: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def test_path_into_a_dict_of_a_lenient_config_can_add_a_key() -> None:
+    config = LenientDictConfig(params={"block": {"depth": 1}})
+    hyperparams.override_params_dict(config, "params.block.width=2", is_strict=True)
+    assert config.params.as_dict() == {"block": {"depth": 1, "width": 2}}
+
+
 def _override_from_file(config: DictsConfig, values: Mapping[str, object], path) -> None:
     path.write_text(yaml_io.to_yaml(values))
     hyperparams.override_params_dict(config, path, is_strict=True)

@@ -64,6 +64,18 @@ def test_hook_in_a_second_run_exports_to_its_model_dir_and_keeps_the_exports_of_
     assert _names(tmp_path / "first") == ["3.keras"]
 
 
+def test_second_pass_removes_the_exports_of_steps_that_a_recovery_has_discarded(
+    make_keras_trainer, make_controller, tmp_path
+):
+    trainer = make_keras_trainer()
+    hook = hooks.ExportModel(every_n_steps=1)
+    controller = make_controller(trainer, hooks=[hook], model_dir=tmp_path)
+    controller.train(4)
+    trainer.global_step.assign(2)
+    controller.train(3)
+    assert _names(tmp_path) == ["1.keras", "2.keras", "3.keras"]
+
+
 def test_last_export_contains_changes_that_hooks_made_after_the_last_evaluation(
     make_keras_trainer, make_controller, tmp_path
 ):

@@ -1,6 +1,8 @@
 """Hooks do not change training, are restored when it resumes, and refuse bad arguments."""
 
+import gc
 import threading
+import weakref
 
 import keras
 import numpy as np
@@ -10,6 +12,7 @@ import tensorflow as tf
 from official_lite import orbit
 from official_lite.checkpoint import async_checkpoint_manager
 from official_lite.common import errors
+from official_lite.core import fit_memory
 from official_lite.orbit import hooks
 from official_lite.orbit.hooks import hook as hook_module
 
@@ -202,3 +205,32 @@ def test_hook_written_for_libai_or_detectron2_runs_unchanged(make_trainer, make_
     assert hook.ended
     assert hook.controller is controller
     assert hook.trainer is trainer
+
+
+@pytest.mark.parametrize(
+    "create",
+    [
+        hooks.InputWait,
+        hooks.NonFinite,
+        hooks.PreciseBatchNorm,
+        lambda: hooks.KerasCallback(keras.callbacks.Callback()),
+    ],
+    ids=["input_wait", "non_finite", "precise_batch_norm", "keras_callback"],
+)
+def test_hook_that_is_detached_from_a_trainer_keeps_nothing_of_it_in_memory(
+    create, make_controller, make_task_trainer, points_task
+):
+    class Normalizing(points_task):
+        def layers(self):
+            return [keras.layers.BatchNormalization()]
+
+    def train():
+        trainer = make_task_trainer(Normalizing)
+        make_controller(trainer, hooks=[hook]).train(2)
+        return weakref.ref(trainer), weakref.ref(trainer.model)
+
+    hook = create()
+    references = train()
+    fit_memory.detach([hook])
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]

@@ -107,6 +107,22 @@ def test_batch_norm_statistics_are_those_of_batches_that_the_trainer_has_changed
     rounding.assert_close(seen.means[0], (examples + 100.0).mean(0), roundings=ROUNDINGS)
 
 
+def test_batch_norm_statistics_of_a_second_pass_reuse_the_training_data_of_the_first(
+    make_controller, make_task_trainer, points_task
+):
+    class Normalizing(points_task):
+        def layers(self):
+            return [keras.layers.BatchNormalization(name="normalize")]
+
+    trainer, built = make_task_trainer(Normalizing), []
+    build = trainer.build_train_dataset
+    trainer.build_train_dataset = lambda: built.append(True) or build()
+    controller = make_controller(trainer, hooks=[hooks.PreciseBatchNorm(8)])
+    for steps in (1, 2):
+        controller.train_and_evaluate(train_steps=steps, eval_interval=1)
+    assert len(built) == 1
+
+
 def test_hook_in_a_second_run_updates_the_batch_norm_statistics_of_its_model(train):
     hook = hooks.PreciseBatchNorm(num_steps=8)
     train(hook)

@@ -181,6 +181,17 @@ def test_run_resumed_with_other_frozen_layers_averages_only_its_own_weights(
     rounding.assert_close(bottom.numpy(), expected, roundings=2)
 
 
+def test_average_of_an_older_checkpoint_is_continued_and_saved_with_the_weights_it_belongs_to(make):
+    first = _swa()
+    make(first, directory="first").train(6)
+    older = {key: value for key, value in first.state_dict().items() if key != "positions"}
+    hook = _swa()
+    make(hook, directory="second")
+    hook.load_state_dict(older)
+    assert hook.state_dict()["num_averaged"] == 2
+    assert hook.state_dict()["positions"] == first.state_dict()["positions"] != []
+
+
 def test_failed_training_run_saves_no_averaged_weights(make, tmp_path):
     with pytest.raises(KeyError):
         make(_swa(), Weights(fails_at=6)).train(8)
