@@ -33,7 +33,7 @@ _NAMES = [
     ("keras.layers:MultiHeadAttention", "_make_output_dense", "the attention of `keras2`"),
     ("keras.layers:MultiHeadAttention", "_masked_softmax", "the attention of `keras2`"),
     ("tensorflow:__internal__.dispatch", "GlobalOpDispatcher", "symbolic tensors in ports"),
-    ("tensorflow:Module", "_flatten", "the parts of a multitask model"),
+    ("tensorflow:Module", "_flatten", "the parts of multitask models and of modules"),
     ("keras.src.models.functional:Functional", "_run_through_graph", "found architectures"),
     (_OPTIMIZER, "_get_variable_index", "the sparse update steps, AdamW, LAMB and LARS"),
     (_OPTIMIZER, "_apply_weight_decay", "the sparse update steps"),

@@ -15,7 +15,14 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.checkpoint import chain, commit, inspection, keras2_converter, saved_graph
+from official_lite.checkpoint import (
+    chain,
+    commit,
+    inspection,
+    keras2_converter,
+    model_state,
+    saved_graph,
+)
 from official_lite.common import errors, files, keras_variables
 
 __all__ = [
@@ -108,8 +115,7 @@ def restore(
         errors.CheckpointError: The checkpoint does not match. No variable has been changed.
     """
     if keras2_converter.is_keras2(path):
-        missing = _find_attributes(checkpoint) if optional is None else optional
-        keras2_converter.restore_run(checkpoint, path, optional=missing)
+        keras2_converter.restore_run(checkpoint, path, optional=optional or ())
         return
     with require_complete(checkpoint, path, optional=optional):
         status = checkpoint.restore(path)
@@ -210,15 +216,15 @@ def require_complete(
 
     Raises:
         errors.CheckpointError: A variable is missing, was saved with another shape, or belongs to a
-            list that had another length. The message names the first of these variables.
+            list that had another length, or to another key of a dict. The message names the first
+            of these variables.
     """
     if not files.exists(f"{path}.index"):
         # The restore itself reports missing files.
         return contextlib.nullcontext()
     saved = saved_graph.SavedGraph(path)
     if optional is None:
-        has_attributes = any(map(_holds_attributes, saved.node(0).all_children))
-        optional = [] if has_attributes else _find_attributes(checkpoint)
+        optional = saved.find_unsaved_attributes(checkpoint)
     places, lists = _compare(checkpoint, saved)
     is_clear = all(len({node.index for node in place.nodes}) < 2 for place in places)
     if not is_clear:
@@ -226,8 +232,28 @@ def require_complete(
             places, lists = _compare(checkpoint, saved)
     optional_ids = {id(variable) for variable in optional}
     wanted = [place for place in places if id(place.value) not in optional_ids]
-    missing = [place for place in wanted if not place.is_saved]
+    missing = [
+        place
+        for place in wanted
+        if not (place.is_saved or isinstance(place.value, model_state.HiddenNames))
+    ]
+    moved = [
+        f"`{old}` would be restored into `{new}`"
+        for place in places
+        if isinstance(place.value, model_state.HiddenNames)
+        for text in map(saved.read_state, place.nodes)
+        if text is not None
+        for old, new in place.value.find_other_keys(text)
+    ]
     misshapen = [place for place in wanted if place.other_shapes]
+    lost = [place for place in places if "hidden_weights/" in place.key and not place.is_saved]
+    if lost and not missing:
+        logging.warning(
+            "%s was saved by an older version, which did not save all layers of modules. These "
+            "weights keep their present values: %s.",
+            path,
+            saved_graph.enumerate_first(f"{len(lost)} weights", lost),
+        )
     restored = {node.tensor.key for place in places for node in place.nodes if node.tensor}
     # If a list has changed its length and some saved elements are not restored, elements may be
     # matched at the wrong positions.
@@ -235,10 +261,14 @@ def require_complete(
         each
         for each in lists
         if not (missing or misshapen)
-        and not all(id(part) in optional_ids for part in each.current.values())
+        # Weights in lists are optional only if the checkpoint lacks the list.
+        and (
+            each.key.endswith("hidden_weights")
+            or not all(id(part) in optional_ids for part in each.current.values())
+        )
         and any(t.key not in restored for node in each.saved.values() for t in node.tensors())
     ]
-    if not (missing or misshapen or unequal):
+    if not (missing or misshapen or unequal or moved):
         if is_clear:
             return contextlib.nullcontext()
         unfit = [place.value for place in places if place.other_shapes]
@@ -248,28 +278,12 @@ def require_complete(
         first(f"{len(missing)} of {len(wanted)} values are missing", missing),
         first("saved with a different shape", misshapen),
         first("lists of a different length", unequal),
+        first("dicts whose keys are not those of the checkpoint, in the same order", moved),
     ]
     raise errors.CheckpointError(
         f"{path} can't be restored; nothing was changed. The checkpoint is intact, but it does "
         f"not match this run: {'; '.join(filter(None, problems))}. {_remedy(saved, missing)}"
     )
-
-
-def _holds_attributes(name: str) -> bool:
-    return name.startswith(saved_graph.ATTRIBUTES)
-
-
-def _find_attributes(checkpoint: tf.train.Checkpoint) -> list[Any]:
-    """Return the objects that only attributes of the trainer and of its tasks refer to."""
-    others: set[int] = set()
-    found: list[Any] = []
-    for name, part in tf.train.TrackableView.children(checkpoint).items():
-        parts = tf.train.TrackableView(part).descendants()
-        if _holds_attributes(name):
-            found += parts
-        else:
-            others |= set(map(id, parts))
-    return [part for part in found if id(part) not in others]
 
 
 @contextlib.contextmanager
@@ -391,7 +405,8 @@ def _compare(
         # refers to the weights, so that messages name the weights by their keys in the model.
         names = sorted(current, key=lambda name: name != "model")
         for name in reversed(names):
-            if part is not checkpoint or name not in saved_graph.BOOKKEEPING:
+            is_checked = name == "hidden_names" or name not in saved_graph.BOOKKEEPING
+            if part is not checkpoint or is_checked:
                 below = f"{key}/{name}" if key else name
                 pending.append((current[name], children.get(name), below))
     return places.values(), lists

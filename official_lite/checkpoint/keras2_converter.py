@@ -339,7 +339,8 @@ def restore_run(
     """Convert a checkpoint of Keras 2 and restore it, like `checkpoint.restore`.
 
     The state of random generators, which Keras 2 does not save, keeps its present value. So do
-    hyperparameters, which the config sets. The files are not changed.
+    hyperparameters, which the config sets, and attributes of the trainer and of its tasks, unless
+    the files contain any. The files are not changed.
 
     Args:
         checkpoint: The checkpoint object to restore into, with the `model` or parts of it and, to
@@ -392,7 +393,10 @@ def restore_run(
         if name in top and keras_variables.is_variable(item) and (tensor := top[name].tensor)
     }
     pairs = others | slots | found
+    attributes = {id(part) for part in saved.find_unsaved_attributes(checkpoint)}
     variables = {id(v): v for v in _needed(items)}
+    kept = [v for key, v in variables.items() if key in attributes and key not in pairs]
+    optional_ids |= set(map(id, kept))
     missing = [v for key, v in variables.items() if key not in pairs and key not in optional_ids]
     misshapen = [
         v for key, v in variables.items() if key in pairs and pairs[key].shape != tuple(v.shape)
@@ -408,6 +412,13 @@ def restore_run(
     for part in parts.values():
         if isinstance(part, keras.Model):
             model_state.follow_statistics(part)
+    if kept:
+        logging.warning(
+            "%s contains no attributes of the trainer and of its tasks. They keep their present "
+            "values: %s.",
+            path,
+            _enumerate("variables", map(keras_variables.path_of, kept)),
+        )
     logging.info(
         "Converted %s, which Keras 2 wrote: %d of %d weights, %d of %d optimizer variables. "
         "Hyperparameters are taken from the config. The state of random generators keeps its "
@@ -431,7 +442,7 @@ def _needed(items: Mapping[str, Any]) -> Iterator[Any]:
             yield item
         else:
             for variable in keras_variables.variables_of(item):
-                if not (isinstance(variable, keras.Variable) and replica_state.is_seed(variable)):
+                if not replica_state.is_random_state(keras_variables.raw(variable)):
                     yield variable
 
 

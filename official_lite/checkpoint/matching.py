@@ -15,7 +15,6 @@ weight that it belongs to.
 import collections
 import dataclasses
 import enum
-import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 import keras
 import tensorflow as tf
 
-from official_lite.checkpoint import commit, keras2_converter, saved_graph
+from official_lite.checkpoint import commit, keras2_converter, model_state, saved_graph
 from official_lite.common import errors, keras_variables
 from official_lite.modeling import distributed_gradients
 from official_lite.modeling.optimization import ema_optimizer
@@ -89,11 +88,13 @@ def pair(
     # Hidden weights, which TensorFlow does not find through the model (such as those of layers in
     # lists), are saved once for the whole model, even if `items` contains only some of its layers.
     in_list = _hidden_tensors(checkpoint)
-    places = _pair_list(hidden, in_list) | places
+    keys = model_state.dict_keys(model) if any(tensor.dict_key for tensor in in_list) else {}
+    keys = {id(v): keys[id(v)] for v in hidden if id(v) in keys}
+    places = _pair_list(hidden, in_list, keys) | places
     variables = {id(v): v for name in common for v in keras_variables.variables_of(items[name])}
     variables |= {id(v): v for v in hidden if in_list}
     tensors = [tensor for name in common for tensor in saved[name].tensors()] + in_list
-    return _settle(model, variables, list(dict.fromkeys(tensors)), places)
+    return _settle(model, variables, list(dict.fromkeys(tensors)), places, keys)
 
 
 def _walk(part: object, node: _Node) -> Iterator[Pair]:
@@ -143,14 +144,16 @@ def _tensors_in_list(
     text = checkpoint.read_state(place["hidden_names"]) if "hidden_names" in place else None
     # Without `hidden_names`, the tensors have only names that TensorFlow generated. These names do
     # not contain the name of the layer, so use empty names instead.
-    names = json.loads(text) if text else [""] * len(nodes)
-    for i, name in enumerate(names):
+    names = model_state.HiddenNames.read(text) if text else [("", "")] * len(nodes)
+    for i, (name, key) in enumerate(names):
         if tensor := nodes[str(i)].tensor:
-            yield dataclasses.replace(tensor, full_name=name)
+            yield dataclasses.replace(tensor, full_name=name, dict_key=key)
 
 
-def _pair_list(variables: Sequence[Any], tensors: Sequence[_Tensor]) -> _Pairs:
-    """Match variables to tensors by position.
+def _pair_list(
+    variables: Sequence[Any], tensors: Sequence[_Tensor], keys: Mapping[int, str]
+) -> _Pairs:
+    """Match variables to tensors by position, unless different keys of a dict hold them.
 
     If the lists differ in length, the matches are doubtful. Matching then stops before the first
     variable whose shape differs from that of its tensor.
@@ -161,7 +164,9 @@ def _pair_list(variables: Sequence[Any], tensors: Sequence[_Tensor]) -> _Pairs:
     for variable, tensor in zip(variables, tensors, strict=False):
         if not is_alike and tensor.shape != tuple(variable.shape):
             break
-        pairs[id(variable)] = Pair(variable, tensor, evidence)
+        key = keys.get(id(variable), "")
+        if not key or tensor.dict_key in ("", key):
+            pairs[id(variable)] = Pair(variable, tensor, evidence)
     return pairs
 
 
@@ -170,13 +175,14 @@ def _settle(
     variables: Mapping[int, Any],
     tensors: Sequence[_Tensor],
     places: _Pairs,
+    keys: Mapping[int, str],
 ) -> _Pairs:
     """Return `places` with added matches by unique name, which replace matches by position."""
     pairs = {key: found for key, found in places.items() if found.evidence == Evidence.NAME}
     certain = {found.tensor.key for found in pairs.values()}
     open_variables = [v for key, v in variables.items() if key not in pairs]
     open_tensors = [tensor for tensor in tensors if tensor.key not in certain]
-    names = _Names(model, open_variables, open_tensors)
+    names = _Names(model, open_variables, open_tensors, keys)
     named_variables = _unique(names.of_variable, open_variables)
     named_tensors = _unique(names.of_tensor, open_tensors)
     for name in named_variables.keys() & named_tensors.keys():
@@ -204,7 +210,8 @@ def _unique(name_of_item: Callable[[_T], str], items: Sequence[_T]) -> dict[str,
 class _Names:
     """The names of variables and tensors in a form that is the same for all models of a class.
 
-    The name of the model and the numbers that Keras appends to layer names are removed.
+    The name of the model and the numbers that Keras appends to layer names are removed. The names
+    of weights that a dict holds begin with its key.
     """
 
     def __init__(
@@ -212,7 +219,9 @@ class _Names:
         model: keras.Model | tf.Module,
         variables: Sequence[Any],
         tensors: Sequence[_Tensor],
+        keys: Mapping[int, str],
     ) -> None:
+        self._keys = keys
         layers = model._flatten_layers() if isinstance(model, keras.Layer) else []
         self._kinds = {_snake_case(type(layer).__name__) for layer in layers}
         self._model_name = _first_part([keras_variables.path_of(v) for v in variables])
@@ -222,10 +231,12 @@ class _Names:
 
     def of_variable(self, variable: keras.Variable | tf.Variable) -> str:
         name = keras_variables.path_of(variable).removesuffix(":0")
-        return self._without_numbers(name.removeprefix(f"{self._model_name}/"))
+        name = self._without_numbers(name.removeprefix(f"{self._model_name}/"))
+        return _with_key(name, self._keys.get(id(variable), ""))
 
     def of_tensor(self, tensor: _Tensor) -> str:
-        return self._without_numbers(tensor.full_name.removeprefix(f"{self._saved_model_name}/"))
+        name = tensor.full_name.removeprefix(f"{self._saved_model_name}/")
+        return _with_key(self._without_numbers(name), tensor.dict_key)
 
     def _without_numbers(self, name: str) -> str:
         return "/".join(self._kind(part) or part for part in name.split("/"))
@@ -234,6 +245,10 @@ class _Names:
         """Return the snake-case class name if Keras generated this layer name; None otherwise."""
         stem = re.sub(r"_\d+$", "", name)
         return stem if stem in self._kinds else None
+
+
+def _with_key(name: str, key: str) -> str:
+    return f"{key}: {name}" if key else name
 
 
 def _first_part(names: Sequence[str]) -> str:

@@ -33,8 +33,10 @@ from official_lite.modeling import distributed_gradients, replica_state
 
 __all__ = [
     "AdaptedLayers",
+    "HiddenNames",
     "checkpoint_items",
     "describe",
+    "dict_keys",
     "find_adaptable_layers",
     "follow_statistics",
     "hidden_items",
@@ -50,17 +52,35 @@ __all__ = [
 _MAX_LISTED = 1000
 
 
-class _Names(tf.train.experimental.PythonState):
-    """The names of weights that are saved in a list, in which their positions may change."""
+class HiddenNames(tf.train.experimental.PythonState):
+    """The names of weights that are saved in a list, in which their positions may change.
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = list(names)
+    Args:
+        names: The paths of the weights.
+        keys: The `dict_keys` of the weights, empty for weights that no dict holds.
+    """
+
+    def __init__(self, names: Sequence[str], keys: Sequence[str]) -> None:
+        self._names, self._keys = list(names), list(keys)
 
     def serialize(self) -> str:
-        return json.dumps(self._names)
+        return json.dumps({"names": self._names, "keys": self._keys})
 
     def deserialize(self, string_value: str) -> None:
         """Ignore the saved names and keep the names of this model."""
+
+    @staticmethod
+    def read(text: str | bytes) -> list[tuple[str, str]]:
+        """Return the saved names and keys of the weights; older versions did not save the keys."""
+        saved = json.loads(text)
+        if isinstance(saved, list):
+            return [(name, "") for name in saved]
+        return list(zip(saved["names"], saved["keys"], strict=True))
+
+    def find_other_keys(self, text: str | bytes) -> list[tuple[str, str]]:
+        """Return each saved key whose weight would be restored below another key, and that key."""
+        pairs = zip((key for _, key in self.read(text)), self._keys, strict=False)
+        return list(dict.fromkeys((old, new) for old, new in pairs if old and new and old != new))
 
 
 def checkpoint_items(model: keras.Model | tf.Module) -> dict[str, Any]:
@@ -89,18 +109,16 @@ def hidden_items(model: keras.Model | tf.Module) -> dict[str, Any]:
     """Return the items to save in addition to the model.
 
     `hidden_weights` and `random_state` are lists of variables in the order of `model.weights` and
-    `model.variables`. `hidden_names` holds the paths of `hidden_weights`, and `adapted_layers` the
-    state that layers learned by `adapt`. Empty items are left out. For a module with `sub_tasks`,
-    the items of each of these models are below `hidden_items` and its name.
+    `model.variables`. `hidden_names` holds the paths of `hidden_weights` and the keys of the dicts
+    that hold them, and `adapted_layers` the state that layers learned by `adapt`. Empty items are
+    left out. For a module, the items of each Keras layer below it are below `hidden_items` and the
+    layer's path, those of the models of `sub_tasks` below the name of the task.
     """
     if not isinstance(model, keras.Layer):
-        return _by_task(model, hidden_items)
+        return _by_part(model, hidden_items)
     weights = {id(v) for v in model.weights}
     random_state = [v for v in model.variables if id(v) not in weights and replica_state.is_seed(v)]
-    hidden = _hidden_weights(model)
-    names = _Names([v.path for v in hidden]) if hidden else None
-    items = {"hidden_weights": hidden, "hidden_names": names, "random_state": random_state}
-    return {name: item for name, item in items.items() if item} | _adapted_items(model)
+    return _hidden_weight_items(model) | ({"random_state": random_state} if random_state else {})
 
 
 def recurrent_items(*models: keras.Model | tf.Module) -> dict[str, Any]:
@@ -111,7 +129,7 @@ def recurrent_items(*models: keras.Model | tf.Module) -> dict[str, Any]:
     The states belong to the sequences of one training batch, so evaluations do not restore them.
     With several replicas, each replica has states of its own, and they are not saved.
     """
-    layers = [model for model in models if isinstance(model, keras.Layer)]
+    layers = [layer for model in models for layer in _layers_of(model)]
     found = [state for layer in layers for state in keras_variables.recurrent_states(layer)]
     states = list({id(state): state for state in found}.values())
     if states and tf.distribute.get_strategy().num_replicas_in_sync > 1:
@@ -130,19 +148,43 @@ def weight_items(model: keras.Model | tf.Module) -> dict[str, Any]:
 
 
 def _hidden_weight_items(model: keras.Model | tf.Module) -> dict[str, Any]:
-    if not isinstance(model, keras.Model):
-        return _by_task(model, _hidden_weight_items)
-    hidden = _hidden_weights(model)
-    return ({"hidden_weights": hidden} if hidden else {}) | _adapted_items(model)
+    if not isinstance(model, keras.Layer):
+        return _by_part(model, _hidden_weight_items)
+    items: dict[str, Any] = {}
+    if hidden := _hidden_weights(model):
+        keys = dict_keys(model)
+        names = HiddenNames([v.path for v in hidden], [keys.get(id(v), "") for v in hidden])
+        items = {"hidden_weights": hidden, "hidden_names": names}
+    return items | _adapted_items(model)
 
 
-def _by_task(
-    module: tf.Module, items_of: Callable[[keras.Model], dict[str, Any]]
+def _by_part(
+    module: tf.Module, items_of: Callable[[keras.Layer], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the items of the models of a `MultiTaskBaseModel` below `hidden_items`."""
-    items = {name: items_of(part) for name, part in getattr(module, "sub_tasks", {}).items()}
+    """Return the items of the Keras layers below a module, below `hidden_items`."""
+    items = {name: items_of(part) for name, part in _parts(module).items()}
     items = {name: found for name, found in items.items() if found}
     return {"hidden_items": items} if items else {}
+
+
+def _parts(module: tf.Module) -> dict[str, keras.Layer]:
+    """Return the models of `sub_tasks` by task, and the other Keras layers of a module by path."""
+    parts: dict[str, keras.Layer] = dict(getattr(module, "sub_tasks", {}))
+    known = {id(v) for part in parts.values() for v in part.variables}
+    if not isinstance(module, tf.Module):
+        return parts
+    below = module._flatten(predicate=lambda part: isinstance(part, keras.Layer), with_path=True)
+    for path, layer in below:
+        variables = set(map(id, layer.variables))
+        # The models of tasks share layers that the module may also keep as attributes.
+        if not variables <= known:
+            parts[".".join(map(str, path))] = layer
+            known |= variables
+    return parts
+
+
+def _layers_of(model: keras.Model | tf.Module) -> list[keras.Layer]:
+    return [model] if isinstance(model, keras.Layer) else list(_parts(model).values())
 
 
 def _adapted_items(model: keras.Layer) -> dict[str, Any]:
@@ -153,6 +195,38 @@ def _adapted_items(model: keras.Layer) -> dict[str, Any]:
 def _hidden_weights(model: keras.Layer) -> list[Any]:
     found = {id(node) for node in tf.train.TrackableView(model).descendants()}
     return [v for v in model.weights if id(v) not in found]
+
+
+def dict_keys(model: keras.Model | tf.Module) -> dict[int, str]:
+    """Return the keys of the dicts through which Keras layers hold variables.
+
+    Returns:
+        The keys, such as `price`, or `price/left` for nested dicts, by the `id` of the variable;
+        none for a variable that no dict holds.
+    """
+    found: dict[int, str] = {}
+    seen: set[int] = set()
+
+    def visit(part: Any, keys: tuple[str, ...]) -> None:
+        if keras_variables.is_variable(part):
+            found.setdefault(id(part), "/".join(keys))
+        elif isinstance(part, Mapping):
+            for key, value in part.items():
+                # Functional models keep their layers in dicts by depth, which is a number.
+                visit(value, (*keys, key) if isinstance(key, str) else keys)
+        elif isinstance(part, list | tuple):
+            for value in part:
+                visit(value, keys)
+        elif isinstance(part, keras.Layer) and id(part) not in seen:
+            seen.add(id(part))
+            # Visit the list that Keras keeps of all layers last, because it has no keys.
+            attributes = sorted(vars(part).items(), key=lambda item: item[0] == "_layers")
+            for _, value in attributes:
+                visit(value, keys)
+
+    for layer in _layers_of(model):
+        visit(layer, ())
+    return {key: text for key, text in found.items() if text}
 
 
 class AdaptedLayers(tf.train.experimental.PythonState):
@@ -199,10 +273,11 @@ def find_adaptable_layers(model: keras.Layer) -> list[keras.layers.Layer]:
 
 
 def follow_statistics(model: keras.Model | tf.Module) -> None:
-    """Make each `Normalization` layer of a Keras model use the current values of its variables."""
-    for layer in model._flatten_layers() if isinstance(model, keras.Model) else ():
-        if isinstance(layer, keras.layers.Normalization):
-            layer.finalize_state()
+    """Make each `Normalization` layer of a model use the current values of its variables."""
+    for part in _layers_of(model):
+        for layer in part._flatten_layers():
+            if isinstance(layer, keras.layers.Normalization):
+                layer.finalize_state()
 
 
 class _Kind(NamedTuple):

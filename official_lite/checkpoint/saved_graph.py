@@ -44,8 +44,8 @@ _MAX_NAMED = 5
 # of a run may change.
 BOOKKEEPING = frozenset(
     {
-        *("batches_read", "hidden_names", "hook_attributes", "hooks", "micro_batches"),
-        *("save_counter", "skipped_batches"),
+        *("batch_size", "batches_read", "hidden_names", "hook_attributes", "hooks"),
+        *("micro_batches", "save_counter", "skipped_batches"),
     }
 )
 
@@ -70,11 +70,21 @@ _COUNTERS = frozenset({"global_step", "beta1_power", "beta2_power"})
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tensor:
-    """A saved variable: its key without the suffix, its Keras 2 name and its shape."""
+    """A saved variable.
+
+    Attributes:
+        key: Its key without the suffix.
+        full_name: Its Keras 2 name.
+        shape: Its shape.
+        dtype: Its dtype.
+        dict_key: The key of the dict that held its layer in the model, if the checkpoint names one.
+    """
 
     key: str
     full_name: str
     shape: Shape
+    dtype: tf.DType = tf.float32
+    dict_key: str = ""
 
 
 class Node:
@@ -110,7 +120,8 @@ class Node:
             shape = self._checkpoint.shapes.get(attribute.checkpoint_key)
             if attribute.name == "VARIABLE_VALUE" and shape is not None:
                 key = attribute.checkpoint_key.removesuffix(VALUE_SUFFIX)
-                return Tensor(key=key, full_name=attribute.full_name, shape=shape)
+                dtype = self._checkpoint.dtypes[attribute.checkpoint_key]
+                return Tensor(key=key, full_name=attribute.full_name, shape=shape, dtype=dtype)
         return None
 
     @property
@@ -167,6 +178,7 @@ class SavedGraph:
         self.shapes = {
             key: tuple(shape) for key, shape in self._reader.get_variable_to_shape_map().items()
         }
+        self.dtypes: dict[str, tf.DType] = self._reader.get_variable_to_dtype_map()
         self.graph = read_graph(self._reader)
         self._nodes: dict[int, Node] = {}
 
@@ -220,6 +232,24 @@ class SavedGraph:
             node = node.children[name]
         return node
 
+    def find_unsaved_attributes(self, checkpoint: tf.train.Checkpoint) -> list[Any]:
+        """Return the objects that only attributes of the trainer and of its tasks refer to.
+
+        Returns:
+            The objects in the program; none if the files contain any such attribute.
+        """
+        if any(name.startswith(ATTRIBUTES) for name in self.node(0).all_children):
+            return []
+        others: set[int] = set()
+        found: list[Any] = []
+        for name, part in tf.train.TrackableView.children(checkpoint).items():
+            parts = tf.train.TrackableView(part).descendants()
+            if name.startswith(ATTRIBUTES):
+                found += parts
+            else:
+                others |= set(map(id, parts))
+        return [part for part in found if id(part) not in others]
+
     def read_state(self, node: Node) -> bytes | None:
         """Return the saved value of a `PythonState`; None for any other object."""
         for attribute in self.graph.nodes[node.index].attributes:
@@ -235,7 +265,7 @@ class SavedGraph:
         included.
         """
         return [
-            Tensor(key=key, full_name=key, shape=shape)
+            Tensor(key=key, full_name=key, shape=shape, dtype=self.dtypes[key])
             for key, shape in sorted(self.shapes.items())
             if key not in _COUNTERS and key.rpartition("/")[0] not in self.shapes
         ]

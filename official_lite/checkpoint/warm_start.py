@@ -63,8 +63,9 @@ def load_weights(
 
     The checkpoint may come from a run, or from a `tf.train.Checkpoint` of `model.checkpoint_items`
     or `model_state.weight_items(model)`. Its optimizer, counters and random state are ignored.
-    Layers that have moved are matched by name; in this case, weights are loaded, but lookup tables
-    are not. A checkpoint of Keras 2, such as one of the Model Garden, is converted.
+    Layers that have moved are matched by name, and weights that were saved with another precision
+    are cast; in these cases, weights are loaded, but lookup tables are not. A checkpoint of
+    Keras 2, such as one of the Model Garden, is converted.
 
     Args:
         model: The model, whose variables must exist. If it has `checkpoint_items`, these are
@@ -96,7 +97,10 @@ def load_weights(
     if found.is_whole and adapted is not None:
         _load_adapted(adapted, checkpoint.prefix, strict)
     is_moved = any(pair.is_moved for pair in pairs.values())
-    if found.is_whole and not (report.mismatched or is_moved or found.is_converted):
+    is_cast = any(pair.tensor.dtype != tf.as_dtype(pair.variable.dtype) for pair in pairs.values())
+    keys = model_state.dict_keys(model)
+    is_moved |= any(id(v) in keys and id(v) not in pairs for v in found.wanted)
+    if found.is_whole and not (report.mismatched or is_moved or is_cast or found.is_converted):
         # Reading with TensorFlow also restores state other than weights, such as lookup tables.
         tf.train.Checkpoint(**found.items).read(checkpoint.prefix).expect_partial()
     _assign([pairs[id(v)] for v in found.wanted if id(v) in pairs], checkpoint)

@@ -40,9 +40,14 @@ def variables_of(part: object) -> Iterator[Any]:
         if isinstance(one, keras.Layer):
             # `weights` includes layers in lists, which the traversal below does not reach.
             yield from one.weights
-        else:
-            nodes = tf.train.TrackableView(one).descendants()
-            yield from (node for node in nodes if is_variable(node))
+            continue
+        found: dict[int, Any] = {}
+        for node in tf.train.TrackableView(one).descendants():
+            if is_variable(node):
+                found[id(node)] = node
+            elif isinstance(node, keras.Layer):
+                found |= {id(weight): weight for weight in node.weights}
+        yield from found.values()
 
 
 def parts_of(value: object) -> Iterator[Any]:
@@ -85,24 +90,30 @@ def is_training_call(arguments: Mapping[str, Any]) -> bool:
     return context is not None and bool(context.get_value("training"))
 
 
+def name_of_call(layer: keras.Layer) -> str:
+    """Return the name of the method that runs a layer; quantized layers do not run `call`."""
+    return "call" if layer.quantization_mode is None else "quantized_call"
+
+
 @contextlib.contextmanager
 def replacing_call(layer: keras.Layer, call: Callable[..., Any]) -> Iterator[None]:
-    """Replace the `call` method of a layer within the context.
+    """Replace the method that runs a layer (see `name_of_call`) within the context.
 
-    Afterwards, a function that was assigned to the attribute `call` of the layer before, by the
-    user or to recompute activations, is in place again.
+    Afterwards, a function that was assigned to this attribute of the layer before, by the user or
+    to recompute activations, is in place again.
     """
     # Bypass Keras' `__setattr__`, which would track the function.
     attributes = vars(layer)
-    own = attributes.get("call")
-    attributes["call"] = call
+    name = name_of_call(layer)
+    own = attributes.get(name)
+    attributes[name] = call
     try:
         yield
     finally:
         if own is None:
-            del attributes["call"]
+            del attributes[name]
         else:
-            attributes["call"] = own
+            attributes[name] = own
 
 
 def tensors_of_call(

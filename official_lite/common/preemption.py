@@ -135,6 +135,10 @@ class _Watch:
             signal.set_wakeup_fd(old_fd)
             for one, old in self._old_handlers.items():
                 signal.signal(one, old)
+            # Forked children that still run have copies of `sender`, so closing it would not end
+            # the thread. A child that leaves this context must not end the thread of its parent.
+            if _watch is self:
+                sender.shutdown(socket.SHUT_WR)
             sender.close()
             thread.join()
             receiver.close()
@@ -150,6 +154,17 @@ class _Watch:
         """
         if not self._may_exit and self._is_second(number):
             raise KeyboardInterrupt
+
+    def leave_forked_child(self) -> None:
+        """Make SIGTERM end this process, which was forked while the signals were caught.
+
+        The child has no listening thread. It would send its signals to the thread of its parent,
+        which would stop. SIGINT still does nothing, because a terminal sends it to the children
+        as well, and the parent may need them until it has stopped.
+        """
+        signal.set_wakeup_fd(-1)
+        if signal.SIGTERM in self._old_handlers:
+            signal.signal(signal.SIGTERM, self._old_handlers[signal.SIGTERM])
 
     def _listen(self, receiver: socket.socket) -> None:
         while received := receiver.recv(1):
@@ -175,6 +190,16 @@ class _Watch:
 
 
 _watch: _Watch | None = None
+
+
+def _after_fork_in_child() -> None:
+    global _watch
+    if _watch is not None:
+        _watch.leave_forked_child()
+        _watch = None
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _is_interactive() -> bool:

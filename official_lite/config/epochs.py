@@ -152,6 +152,37 @@ def schedule_steps(params: Any, train_steps: int) -> dict[str, Any]:
     return _override_of(_schedules(params, train_steps))
 
 
+def warn_of_batch_size(params: Any, step: int, earlier_size: int) -> None:
+    """Warn if a run in epochs trains another number of them, because the batch size has changed.
+
+    Args:
+        params: The config that was resolved for the current batch size.
+        step: The step from which the run resumes.
+        earlier_size: The number of examples in each batch before this step.
+    """
+    conversion: _Conversion | None = vars(params).get(_CONVERSIONS, {}).get("trainer.train_steps")
+    size = hyperparams.get_by_path(params, "task.train_data.global_batch_size")
+    if conversion is None or params.trainer.train_steps != conversion.value or not size:
+        return
+    planned, wanted = conversion.value, conversion.given_value
+    # The steps in which batches of the current size read the examples of the earlier steps.
+    read = Fraction(step * earlier_size, size)
+    trained = wanted * float((read + max(planned - step, 0)) / planned)
+    logging.warning(
+        "`task.train_data.global_batch_size` was %d up to step %d, and is now %d, so the run "
+        "trains %.4g epochs: the config asks for %g, which are %d steps only if all of them have "
+        "batches of the current size. To train %g epochs, set `trainer.train_steps` to %d.",
+        earlier_size,
+        step,
+        size,
+        trained,
+        wanted,
+        planned,
+        wanted,
+        step + max(math.ceil(planned - read), 0),
+    )
+
+
 def refuse_both(params: hyperparams.Config, given: Mapping[str, Any], source: str) -> None:
     """Raise an error if the same source sets two mutually exclusive fields.
 
@@ -348,14 +379,21 @@ def _length_of_dataset(params: Any, task: Any) -> Fraction:
         raise _unknown_length(_SEVERAL_TASKS)
     from official_lite.data import length
 
-    dataset = task.build_inputs(params.task.train_data)
+    # Count the micro-batches that training reads. Their number need not be proportional to that of
+    # whole batches, because the last batch of a pass over the data may be partial or dropped.
+    data = params.task.train_data
+    count = hyperparams.get_by_path(params, "trainer.grad_accum_steps", 1)
+    size = hyperparams.get_by_path(params, "task.train_data.global_batch_size") or 0
+    if count > 1 and size and size % count == 0:
+        data = data.replace(global_batch_size=size // count)
+    dataset = task.build_inputs(data)
     num_batches = length.epoch_length(dataset) if hasattr(dataset, "cardinality") else None
     if num_batches is None:
         reason = "The training dataset does not report the number of batches in an epoch."
         raise _unknown_length(reason, "task.train_data.num_examples")
     if num_batches == 0:
         raise errors.DataError("The training dataset is empty. Check `task.train_data`.")
-    return num_batches
+    return num_batches / count
 
 
 def _share_of_data(params: Any, divides_data: bool | None) -> Fraction:

@@ -183,6 +183,9 @@ def _rows_are_finite(table: tf.Variable) -> tf.Tensor:
 
 RECORD_NAME = "recovery.json"
 
+# The field of a recorded blow-up from which the run has not recovered yet.
+_OPEN = "open"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BadStep:
@@ -224,22 +227,27 @@ class BlowUpRecord:
         return len(self._blow_ups)
 
     def add(self, step: int, what: str) -> None:
-        """Record a blow-up."""
-        self._blow_ups.append({"step": step, "what": what})
+        """Record a blow-up, which stays open until `close` is called.
+
+        If the run is stopped or killed before, the resumed run repeats the blow-up and counts it
+        then. It therefore does not read the open one.
+        """
+        self._blow_ups.append({"step": step, "what": what, _OPEN: True})
         self._write()
 
-    def drop_last(self) -> None:
-        """Remove the last blow-up, because the resumed run repeats it and then counts it again."""
-        self._blow_ups = self._blow_ups[:-1]
-        self._write()
+    def close(self) -> None:
+        """Record that the last blow-up was dealt with, so that it counts in later starts."""
+        if self._blow_ups and self._blow_ups[-1].pop(_OPEN, False):
+            self._write()
 
     def add_skip(self, checkpoint_step: int, next_batch: int) -> None:
         """Record the global batch with which training continues after recovery to a checkpoint.
 
         The checkpoint itself lacks the last skip. Without this record, a run that is killed before
-        its next checkpoint would read the bad batches again.
+        its next checkpoint would read the bad batches again. The last blow-up is also closed.
         """
         if self._blow_ups:
+            self._blow_ups[-1].pop(_OPEN, None)
             self._blow_ups[-1].update(checkpoint=checkpoint_step, next_batch=next_batch)
             self._write()
 
@@ -303,6 +311,10 @@ class RecoveryAction:
         Raises:
             errors.DivergedError: If there is no checkpoint yet.
         """
+        self._recover()
+        self._record.close()
+
+    def _recover(self) -> None:
         trainer = self._repeating_trainer
         if trainer is None:
             self._restore()
@@ -360,7 +372,6 @@ class RecoveryAction:
                     break
         except errors.PreemptedError:
             self._restore()
-            self._record.drop_last()
             raise
         finally:
             # Discard the events of the repeated steps, which were reported when they first ran.
@@ -505,6 +516,7 @@ class RecoveryCondition:
         if bad_input := self._find_bad_input():
             where = f"{bad_input} {where}"
         times = "once" if self.recover_counter == 1 else f"{self.recover_counter} times"
+        self.record.close()
         raise errors.DivergedError(
             f"{what} at step {step}; the training blew up {times}, and "
             f"`trainer.recovery_max_trials` is {self.recovery_max_trials}. {where}"
@@ -556,6 +568,8 @@ def _read(path: str | None) -> list[dict[str, Any]]:
     except (ValueError, KeyError) as error:
         files.set_aside(path, error)
         return []
+    if found and found[-1].get(_OPEN):
+        found.pop()
     return found
 
 
@@ -569,6 +583,8 @@ class EMACheckpointing:
         optimizer: The optimizer that keeps the moving average.
         checkpoint: The checkpoint to save.
         max_to_keep: The number of checkpoints to keep.
+        global_step: The variable that counts the steps. By default, `<step>` is the number of
+            updates by the optimizer, which excludes skipped updates and includes loaded ones.
 
     Raises:
         ValueError: If the optimizer keeps no moving average.
@@ -580,6 +596,7 @@ class EMACheckpointing:
         optimizer: keras.optimizers.Optimizer,
         checkpoint: tf.train.Checkpoint,
         max_to_keep: int = 1,
+        global_step: tf.Variable | None = None,
     ) -> None:
         if not ema_optimizer.keeps_averages(optimizer):
             raise errors.ConfigValueError(
@@ -587,6 +604,7 @@ class EMACheckpointing:
                 "`optimization.ExponentialMovingAverage`; set `optimizer_config.ema`."
             )
         self._optimizer = optimizer
+        self._global_step = global_step
         self._checkpoint_manager = async_checkpoint_manager.AsyncCheckpointManager(
             checkpoint,
             directory=directories.writable_directory(os.path.join(export_dir, "ema_checkpoints")),
@@ -597,7 +615,8 @@ class EMACheckpointing:
     def __call__(self, output: orbit.runner.Output | None = None) -> None:
         """Save a checkpoint; the trained weights are restored even if saving fails."""
         with ema_optimizer.evaluated_state(self._optimizer):
-            number = tf.convert_to_tensor(self._optimizer.iterations)
+            step = self._global_step
+            number = tf.convert_to_tensor(self._optimizer.iterations if step is None else step)
             self._checkpoint_manager.save(checkpoint_number=int(number))
 
 
@@ -618,6 +637,7 @@ def get_eval_actions(
                 optimizer=trainer.optimizer,
                 checkpoint=trainer.checkpoint,
                 max_to_keep=params.trainer.max_to_keep,
+                global_step=trainer.global_step,
             )
         ]
 

@@ -57,7 +57,7 @@ def add_attributes(
     known = attributes.parts_of(checkpoint)
     for name, owner in owners.items():
         own = attributes.attributes_of(owner)
-        found = attributes.find_state(own, known)
+        found = attributes.find_state(own, known, trains=trains)
         if trains:
             for attribute, items in (found or {}).items():
                 _require_variables(f"{type(owner).__name__}.{attribute}", items, owner is trainer)
@@ -92,7 +92,8 @@ def find_unneeded(
     """Yield the variables of a checkpoint that an evaluation does not read.
 
     These are the states of random generators and of optimizers, except for averaged weights, which
-    are evaluated if the optimizer keeps them.
+    are evaluated if the optimizer keeps them, and what older versions did not save of the layers of
+    modules.
 
     Args:
         checkpoint: The checkpoint of a trainer.
@@ -105,21 +106,21 @@ def find_unneeded(
         # kept no average is rejected: such a checkpoint lacks them.
         needed.append(average.inner_optimizer.iterations)
     needed_ids = {id(variable) for variable in needed}
+    yield from _find_new_items(checkpoint)
     for part in tf.train.TrackableView(checkpoint).descendants():
         if isinstance(part, keras.optimizers.Optimizer):
             # The optimizer's children include the model's weights, so take only the optimizer's own
             # variables.
             yield from (v for v in part.variables if id(v) not in needed_ids)
-        elif isinstance(part, keras.Variable) and replica_state.is_seed(part):
+        elif _is_random_state(part):
             yield part
 
 
 def find_new_kinds(checkpoint: tf.train.Checkpoint) -> Iterator[Any]:
-    """Yield a checkpoint's variables that older versions did not save."""
+    """Yield a checkpoint's objects that older versions did not save."""
+    yield from _find_new_items(checkpoint)
     for name, part in tf.train.TrackableView.children(checkpoint).items():
-        if name == "recurrent_state":
-            yield from keras_variables.variables_of(part)
-        elif name.startswith(saved_graph.ATTRIBUTES):
+        if name.startswith(saved_graph.ATTRIBUTES):
             yield from _below_new_kinds(part)
 
 
@@ -133,6 +134,27 @@ def _below_new_kinds(part: Any) -> Iterator[Any]:
         yield from keras_variables.variables_of(part)
 
 
+def _find_new_items(checkpoint: tf.train.Checkpoint) -> Iterator[Any]:
+    """Yield what older versions did not save in addition to a model or an attribute."""
+    for items in _groups_of_items(checkpoint):
+        sub_tasks = getattr(items.get("value", items.get("model")), "sub_tasks", {})
+        hidden = items.get("hidden_items")
+        layers = tf.train.TrackableView.children(hidden) if hidden is not None else {}
+        new = [part for name, part in layers.items() if name not in sub_tasks]
+        for part in [*new, items.get("recurrent_state")]:
+            if part is not None:
+                yield from tf.train.TrackableView(part).descendants()
+
+
+def _groups_of_items(checkpoint: tf.train.Checkpoint) -> Iterator[Mapping[str, Any]]:
+    """Yield the items of a checkpoint, and those of each attribute in it, by name."""
+    children = tf.train.TrackableView.children
+    yield children(checkpoint)
+    for part in tf.train.TrackableView(checkpoint).descendants():
+        if isinstance(part, Mapping) and "value" in part:
+            yield children(part)
+
+
 @contextlib.contextmanager
 def undone_by_stop(checkpoint: tf.train.Checkpoint) -> Iterator[None]:
     """Undo what an evaluation in the context does to the saved state if a stop signal ends it.
@@ -144,12 +166,11 @@ def undone_by_stop(checkpoint: tf.train.Checkpoint) -> Iterator[None]:
         checkpoint: The checkpoint that the signal makes the run save.
     """
     found = [
-        part
-        for part in tf.train.TrackableView(checkpoint).descendants()
-        if keras_variables.is_variable(part)
-        and replica_state.is_random_state(keras_variables.raw(part))
+        part for part in tf.train.TrackableView(checkpoint).descendants() if _is_random_state(part)
     ]
-    states = [*found, *getattr(checkpoint, "recurrent_state", ())]
+    groups = _groups_of_items(checkpoint)
+    recurrent = [state for items in groups for state in items.get("recurrent_state", ())]
+    states = list({id(state): state for state in [*found, *recurrent]}.values())
     copies = [copy for state in states for copy in keras_variables.local_values(state)]
     values = [copy.read_value() for copy in copies]
     try:
@@ -158,6 +179,12 @@ def undone_by_stop(checkpoint: tf.train.Checkpoint) -> Iterator[None]:
         for copy, value in zip(copies, values, strict=True):
             copy.assign(value)
         raise
+
+
+def _is_random_state(part: Any) -> bool:
+    return keras_variables.is_variable(part) and replica_state.is_random_state(
+        keras_variables.raw(part)
+    )
 
 
 class RunDescription:

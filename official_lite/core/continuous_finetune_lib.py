@@ -206,7 +206,7 @@ def _begun(model_dir: str) -> dict[int, str]:
     found = [match for name in files.list_names(model_dir) if (match := _RUN.fullmatch(name))]
     steps = sorted(int(match[1]) for match in found)
     last_done = max(
-        (step for step in steps if files.exists(_json_path(model_dir, step))), default=0
+        (step for step in steps if files.exists(_json_path(model_dir, step))), default=-1
     )
     begun = {}
     for step in steps:

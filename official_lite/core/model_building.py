@@ -21,6 +21,7 @@ __all__ = [
     "build_by_task",
     "build_for_prediction",
     "build_for_steps",
+    "build_for_training",
     "build_variables",
     "freeze",
     "has_variables",
@@ -124,6 +125,36 @@ def build_for_prediction(
         errors.ConfigError: As in `build_variables`.
     """
     build_variables(model, _explained(task, task.predict_step, model=model), element_spec)
+
+
+def build_for_training(
+    model: keras.Model | tf.Module,
+    task: base_task.Task,
+    find_spec: Callable[[], nests.Nest],
+    optimizer: Any,
+) -> None:
+    """Build the layers that only the training step calls, for a run that does not train.
+
+    Otherwise, a checkpoint of the training would contain more weights than the model. No run that
+    does not train needs the training data, so if the step can't be traced, the layers stay unbuilt.
+
+    Args:
+        model: The model; any object other than a Keras model is left unchanged.
+        task: The task.
+        find_spec: Returns the specs of the inputs of the training step.
+        optimizer: The optimizer to pass to the training step.
+    """
+    if not isinstance(model, keras.Model) or all(x.built for x in model._flatten_layers()):
+        return
+    try:
+        # Pass no metrics, because building them could replace those of the evaluation, which a task
+        # may keep as attributes. A step that needs them fails only after calling the model.
+        build_by_task(model, task, find_spec(), (), optimizer=optimizer)
+    except Exception as error:
+        logging.info(
+            "The training step could not be traced to build the layers that only it calls: %s",
+            error_report.summary(error),
+        )
 
 
 def _explained(
@@ -463,12 +494,22 @@ def _freeze_single_weights(layer: keras.Layer, meant: dict[int, Any]) -> None:
     for variable in [*layer._trainable_variables, *layer._non_trainable_variables]:
         if id(variable) not in meant:
             continue
-        if not variable.trainable:
+        if not variable.trainable and not _is_constant(layer, variable):
             raise errors.ConfigValueError(
-                f"`trainer.freeze` matches {variable.path!r}, which its layer updates during "
-                f"training. Freeze the whole layer instead: {_folder_of(variable.path)!r}."
+                f"`trainer.freeze` matches {variable.path!r}, which is not trained by gradients, "
+                "but which its layer may update during training. Freeze the whole layer instead: "
+                f"{_folder_of(variable.path)!r}. If the layer does not update the variable, use a "
+                "pattern that does not match it."
             )
         variable.trainable = False
+
+
+def _is_constant(layer: keras.Layer, variable: keras.Variable) -> bool:
+    """Return whether a variable with `trainable=False` surely stays unchanged in training."""
+    # `enable_lora` freezes a kernel that was created as trainable. The kernels and scales of
+    # quantized layers are never updated.
+    was_trainable = any(variable is one for one in layer._trainable_variables)
+    return was_trainable or layer.quantization_mode is not None
 
 
 def _folder_of(path: str) -> str:

@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, TypeVar
 
 import keras
@@ -314,6 +316,8 @@ class TrainData:
         micro_batches: The number of micro-batches per update for which batches were counted, int64.
             It is saved in the checkpoint, because a resumed run may use a different
             number of micro-batches.
+        batch_size: The number of examples per update for which batches were counted, int64; 0 if it
+            is unknown. It is saved in the checkpoint for the same reason.
         is_kept: Whether the most recently built data started at the requested position.
     """
 
@@ -330,6 +334,7 @@ class TrainData:
         self._build_inputs = replicas.watch_batch_size(
             training_inputs(config, search_inputs(build_inputs)), count_replicas(config)
         )
+        self._build_one_pass = build_inputs
         self._distribute = distribute
         prefix = f"{task_name}/" if task_name else ""
         self.batches_read = _create_counter(f"{prefix}batches_read")
@@ -339,6 +344,8 @@ class TrainData:
         self.skipped = _create_counter("skipped_batches")
         self.micro_batches = _create_counter("micro_batches")
         self.micro_batches.assign(count_micro_batches(config))
+        self.batch_size = _create_counter("batch_size")
+        self.batch_size.assign(self._own_batch_size)
         self.is_kept = False
         self._has_warned = False
 
@@ -349,6 +356,7 @@ class TrainData:
             "batches_read": self.batches_read,
             "skipped_batches": self.skipped,
             "micro_batches": self.micro_batches,
+            "batch_size": self.batch_size,
         }
 
     @property
@@ -381,6 +389,9 @@ class TrainData:
             # Reset a count that was restored from a run that counts batches. This run does not
             # count them, so the count in its next checkpoint would be wrong.
             self.batches_read.assign(0)
+        earlier_size = int(self.batch_size.numpy())
+        if earlier_size not in (0, self._own_batch_size):
+            epochs.warn_of_batch_size(self._config, step, earlier_size)
         self._convert_counts()
         # If there is no batch count, as after restoring a checkpoint of an older version, compute
         # the count from the step.
@@ -446,12 +457,60 @@ class TrainData:
         )
 
     def _convert_counts(self) -> None:
-        """Convert batch counts that were saved with another number of micro-batches per update."""
-        saved, count = int(self.micro_batches.numpy()), count_micro_batches(self._config)
-        if saved != count:
-            for counted in (self.batches_read, self.skipped):
-                counted.assign(int(counted.numpy()) * count // saved)
-            self.micro_batches.assign(count)
+        """Convert batch counts that were saved with micro-batches of another size, rounded up."""
+        saved = int(self.batch_size.numpy()), int(self.micro_batches.numpy())
+        own = self._own_batch_size, count_micro_batches(self._config)
+        if saved == own:
+            return
+        skipped = int(self.skipped.numpy())
+        if total := int(self.batches_read.numpy()) + skipped:
+            exact, exact_skipped = self._converted((total, skipped), saved, own)
+            self.skipped.assign(math.ceil(exact_skipped))
+            self.batches_read.assign(math.ceil(exact) - math.ceil(exact_skipped))
+            if exact != math.ceil(exact):
+                logging.warning(
+                    "The %s have been read up to batch %.2f of the current size. The position is "
+                    "rounded up to a whole batch, so the examples between are not read.",
+                    self._what,
+                    float(exact),
+                )
+        self.batch_size.assign(own[0])
+        self.micro_batches.assign(own[1])
+
+    def _converted(
+        self, counts: Sequence[int], saved: tuple[int, int], own: tuple[int, int]
+    ) -> list[Fraction]:
+        """Return how many micro-batches of this run have the same examples.
+
+        Args:
+            counts: Numbers of micro-batches from the beginning of the data.
+            saved: The batch size and the number of micro-batches per update for these numbers.
+            own: Those of this run.
+        """
+        ratio = Fraction(own[1], saved[1])
+        if saved[0] and own[0]:
+            ratio *= Fraction(saved[0], own[0])
+        before, now = self._length_of_pass(*saved), self._length_of_pass(*own)
+        if not before or not now:
+            return [count * ratio for count in counts]
+        # The last batch of a pass may be partial or dropped, so convert whole passes separately.
+        parts = [divmod(count, before) for count in counts]
+        return [passes * now + min(rest * ratio, now) for passes, rest in parts]
+
+    def _length_of_pass(self, batch_size: int, micro_batches: int) -> Fraction | None:
+        """Return the number of micro-batches in a pass over the data; None if it is unknown."""
+        if not batch_size or _count(self._config):
+            return None
+        data: Any = self._config.task.train_data
+        data = data.replace(global_batch_size=batch_size // micro_batches)
+        # Sources may require a position.
+        with position.begin_at(0, self._config.runtime.seed):
+            dataset = self._build_one_pass(data)
+        return length.epoch_length(dataset) if hasattr(dataset, "cardinality") else None
+
+    @property
+    def _own_batch_size(self) -> int:
+        return hyperparams.get_by_path(self._config, "task.train_data.global_batch_size") or 0
 
     def _expected(self, step: int) -> int:
         return step * count_micro_batches(self._config)
@@ -499,6 +558,11 @@ class TrainDataByTask:
         by_task = {name: part.variables for name, part in self._parts.items()}
         kinds = next(iter(by_task.values()))
         return {kind: {name: each[kind] for name, each in by_task.items()} for kind in kinds}
+
+    @property
+    def num_skipped(self) -> int:
+        """The number of batches of all tasks that were skipped."""
+        return sum(part.num_skipped for part in self._parts.values())
 
     def position(self, step: int) -> int:
         """Return the number of batches of all tasks that were read or skipped in `step` steps."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -36,13 +37,14 @@ from official_lite.core import (
     exporter_events,
     fit_memory,
     prediction_run,
+    predictor,
     preflight,
     train_data,
     trainer_factory,
     writer_factory,
 )
 from official_lite.execution import auto, execution_record, modes
-from official_lite.modeling import model_summary
+from official_lite.modeling import hyperparams, model_summary
 from official_lite.run import driver, run_record, runtime
 
 __all__ = [
@@ -174,7 +176,7 @@ class OrbitExperimentRunner:
             # Hooks may evaluate before the first evaluation of the mode.
             self._controller.eval_steps = train_data.validation_steps(params)
             on_exit.callback(self._controller.close)
-            if self._restore and self._chooses_checkpoint:
+            if self._restore and not self.trains:
                 self.restore()
             self._opened = on_exit.pop_all()
         # A plain Orbit trainer may have no model.
@@ -303,17 +305,35 @@ class OrbitExperimentRunner:
             path = preflight.require_best_checkpoint(self.params, self.model_dir)
         if self._mode.tests:
             path = preflight.find_best_checkpoint(self.params, self.model_dir)
-        self._restored_path = restored = self.controller.restore_checkpoint(path)
+        restored = self.controller.restore_checkpoint(path)
+        if not self.trains:
+            restored = self._follow_the_chief(restored)
+        self._restored_path = restored
         if self._mode.tests:
             kind = "best" if path else "latest" if restored else "initial"
             source = restored or self.params.task.init_checkpoint or "the task"
             logging.info("Testing the %s weights, from %s.", kind, source)
         return restored
 
-    @property
-    def _chooses_checkpoint(self) -> bool:
-        """Whether the mode may restore a checkpoint other than the latest."""
-        return self._mode.predicts or self._mode.tests
+    def _follow_the_chief(self, restored: str | None) -> str | None:
+        """Restore the checkpoint that the chief has restored, unless this worker has done so.
+
+        A training run may save a checkpoint while the workers look for the latest one, and each
+        worker restores only its own copies of the variables.
+        """
+        name = os.path.relpath(restored, self.model_dir) if restored else ""
+        with self.strategy.scope():
+            exchange = predictor.create_exchange(self.strategy)
+            told = exchange([{"name": np.array([name.encode()], object)}])
+        names = [one["name"][0].decode() for one in told]
+        if any(names) and not all(names):
+            raise errors.CheckpointError(
+                f"Some workers found no checkpoint in {self.model_dir}, and others found "
+                f"{max(names)}, which has just been saved. Start the same command again."
+            )
+        if name == names[0]:
+            return restored
+        return self.controller.restore_checkpoint(os.path.join(self.model_dir, names[0]))
 
     def predict(self) -> Logs:
         """Write the predictions for all rows of the input that are not written yet.
@@ -350,6 +370,7 @@ class OrbitExperimentRunner:
             )
         preemption.check()
         self._warn_of_no_checkpoint()
+        self._warn_of_ended_schedule()
         if self._mode is Mode.TRAIN_AND_EVAL:
             # As in the Model Garden, an interval of 0 means a single evaluation at the end.
             return self.controller.train_and_evaluate(
@@ -455,11 +476,15 @@ class OrbitExperimentRunner:
 
         A training that evaluates owns it, and remembers which one is the best. A single evaluation
         may be of other data. If the training does not evaluate, the mode `continuous_eval` keeps
-        the best checkpoint; it may start before the training, whose mode is therefore read late.
+        the best checkpoint; each job may start before the other, so their records are read late.
         """
         if self._mode is Mode.CONTINUOUS_EVAL:
             training = compatibility.read_run(self.model_dir).get("mode", Mode.TRAIN)
             return bool(training == Mode.TRAIN)
+        if self._mode is Mode.TRAIN:
+            # The other job evaluates the last checkpoint, too, which `run_post_eval` evaluates.
+            record = os.path.join(self.model_dir, f"run.{Mode.CONTINUOUS_EVAL}.json")
+            return not files.exists(record)
         return self._mode is not Mode.EVAL
 
     def _maybe_build_checkpoint_manager(self) -> tf.train.CheckpointManager | None:
@@ -580,7 +605,7 @@ class OrbitExperimentRunner:
             log_interval=config.log_interval or None,
             steps_per_epoch=config.steps_per_epoch or None,
             model_dir=self.model_dir,
-            restore=self._restore and not self._chooses_checkpoint,
+            restore=self._restore and self.trains,
             # Pass this argument only in a test, so that a subclass of the controller need not
             # accept it in other modes.
             **({"eval_split": "test"} if self._mode.tests else {}),
@@ -626,6 +651,34 @@ class OrbitExperimentRunner:
             config.checkpoint_interval,
             wanted,
         )
+
+    def _warn_of_ended_schedule(self) -> None:
+        """Warn if a schedule in ratios ends before the step count with which a hot start begins."""
+        part = hyperparams.get_by_path(self.params, "task.init_checkpoint_optimizer")
+        optimizer = orbit.runner.optimizer_of(self.trainer)
+        if part != "all" or optimizer is None or self.controller.step > 0:
+            return
+        path = "trainer.optimizer_config.learning_rate"
+        choice = hyperparams.get_by_path(epochs.given(self.params), path)
+        schedule = choice.get() if choice is not None else None
+        count = int(optimizer.iterations.numpy())
+        for name, ratio in getattr(schedule, "CLEARS", {}).items():
+            steps = hyperparams.get_by_path(self.params, f"{path}.{choice.type}.{name}")
+            last = max(steps) if isinstance(steps, list | tuple) else steps
+            if getattr(schedule, ratio) and count >= last:
+                logging.warning(
+                    "The learning-rate schedule ends at step %d, because `%s.%s.%s` is a fraction "
+                    "of the steps of this run only. With `task.init_checkpoint_optimizer: all`, "
+                    "the schedule begins at step %d, after its end. To continue an earlier "
+                    "schedule, set `%s` instead. To start a new one, set "
+                    "`task.init_checkpoint_optimizer` to `slots`.",
+                    last,
+                    path,
+                    choice.type,
+                    ratio,
+                    count,
+                    name,
+                )
 
     def _save_a_point_to_recover_to(self) -> None:
         """Save the initial state if the run may have to restore it before its first checkpoint."""

@@ -18,6 +18,7 @@ from official_lite import orbit
 from official_lite.common import errors, nests, terminal, user_code
 from official_lite.core import step_metrics
 from official_lite.data import position, tf_data_options
+from official_lite.modeling import distributed_gradients
 from official_lite.modeling.optimization import gradient_accumulator
 
 __all__ = [
@@ -480,7 +481,8 @@ def run_and_count(
         run: A function that runs a number of steps.
         num_steps: The number of steps.
         global_step: The variable that the steps count.
-        optimizer: The optimizer. The update count of a Keras optimizer is corrected, too.
+        optimizer: The optimizer. The update counts of a Keras optimizer and of the optimizers
+            inside it are corrected, too.
     """
     expected = int(global_step.numpy()) + int(num_steps)
     run(num_steps)
@@ -489,7 +491,11 @@ def run_and_count(
         logging.warning("%d steps were repeated because a worker was lost.", surplus)
         global_step.assign_sub(surplus)
         if isinstance(optimizer, keras.optimizers.Optimizer):
-            optimizer.iterations.assign(optimizer.iterations - surplus)
+            innermost = distributed_gradients.innermost_optimizers(optimizer)
+            counts = {id(one.iterations): one.iterations for one in (optimizer, *innermost)}
+            for count in counts.values():
+                # An optimizer to which a `MultiOptimizer` assigns no variables stays at 0.
+                count.assign(max(int(count.numpy()) - surplus, 0))
 
 
 def create_eval_loop_fn(

@@ -643,12 +643,14 @@ class _AdamUpdate(_RowUpdate):
     """Mixin for `keras.optimizers.Adam` and its subclasses that makes updates faster.
 
     If the gradient is dense, one kernel updates the whole variable, unless separate ops are faster
-    (see `_has_fast_kernel`). For variables that are not float32, and with `amsgrad`, Keras' own
-    update is used. A gradient stays sparse only with `lazy_rows`; then only its rows are updated.
+    (see `_has_fast_kernel`). For float64 variables, and for float32 variables with `amsgrad`, the
+    update of Keras is used. A gradient stays sparse only with `lazy_rows`; then only its rows are
+    updated.
 
     This class computes both `1 - beta` and the powers of beta in float32. Keras uses float32 only
     for the powers, so with a `beta_2` of 0.999 its updates are off by 7 parts per million. The
-    updates of this class are closer to the exact formula.
+    updates of this class are closer to the exact formula. In half precision Keras uses the dtype of
+    the variable, in which a `beta_2` of 0.999 may be 1, so that its updates are zero.
     """
 
     def _backend_update_step(
@@ -687,13 +689,14 @@ class _AdamUpdate(_RowUpdate):
         self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: _AdamScalars
     ) -> None:
         shared = learning_rate
-        if variable.dtype != tf.float32 or self.amsgrad:
+        is_half = variable.dtype.size < tf.float32.size
+        if variable.dtype == tf.float64 or (self.amsgrad and not is_half):
             super()._update_whole(gradient, variable, shared.learning_rate)
             return
         index = self._get_variable_index(variable)
         mean, square = self._momentums[index], self._velocities[index]
-        gradient = tf.cast(gradient, tf.float32)
-        if _has_fast_kernel(variable):
+        gradient = tf.cast(gradient, variable.dtype)
+        if _has_fast_kernel(variable) and not is_half:
             tf.raw_ops.ResourceApplyAdam(
                 var=variable.handle,
                 m=mean.handle,
@@ -707,11 +710,15 @@ class _AdamUpdate(_RowUpdate):
                 grad=gradient,
             )
             return
-        rest_1, rest_2 = (1.0 - tf.cast(b, tf.float32) for b in (self.beta_1, self.beta_2))
+        rest_1, rest_2 = (_rest(beta, variable.dtype) for beta in (self.beta_1, self.beta_2))
         self.assign_add(mean, (gradient - mean) * rest_1)
         self.assign_add(square, (tf.square(gradient) - square) * rest_2)
-        step = mean * shared.unbiased_rate / (tf.sqrt(square) + self.epsilon)
-        self.assign_sub(variable, step)
+        if self.amsgrad:
+            largest = self._velocity_hats[index]
+            self.assign(largest, tf.maximum(largest, square))
+            square = largest
+        rate = tf.cast(shared.unbiased_rate, variable.dtype)
+        self.assign_sub(variable, mean * rate / (tf.sqrt(square) + self.epsilon))
 
     def _update_rows(
         self,
@@ -835,9 +842,15 @@ def _read_rows(variable: tf.Variable, rows: tf.Tensor) -> tf.Tensor:
 def _move_rows(average: tf.Variable, rows: tf.Tensor, target: tf.Tensor, decay: float) -> tf.Tensor:
     """Move rows of a moving average toward `target`, and return the new values."""
     values = _read_rows(average, rows)
-    values += (target - values) * (1.0 - tf.cast(decay, target.dtype))
+    values += (target - values) * _rest(decay, target.dtype)
     _write_rows(average, rows, values)
     return values
+
+
+def _rest(decay: float, dtype: tf.DType) -> tf.Tensor:
+    """Return `1 - decay`, computed in at least float32, because 0.999 is 1 in bfloat16."""
+    precise = keras.backend.result_type(dtype, "float32")
+    return tf.cast(1.0 - tf.cast(decay, precise), dtype)
 
 
 def _write_rows(variable: tf.Variable, rows: tf.Tensor, values: tf.Tensor) -> None:

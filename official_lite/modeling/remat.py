@@ -60,7 +60,8 @@ def rematerialize(
     )
     for layer in layers:
         # Write to `__dict__` to bypass Keras' `__setattr__`, which would track the value.
-        layer.__dict__["call"] = _recomputed(layer, layer.call, lazy_rows)
+        name = keras_variables.name_of_call(layer)
+        layer.__dict__[name] = _recomputed(layer, getattr(layer, name), lazy_rows)
     names = ", ".join(_path_of(layer) for layer in layers)
     logging.info("The backward pass recomputes the activations of %s.", names)
 
@@ -98,8 +99,9 @@ def _outermost(layers: dict[int, keras.Layer]) -> list[keras.Layer]:
 def _recomputed(
     layer: keras.Layer, call: Callable[..., Any], lazy_rows: bool
 ) -> Callable[..., Any]:
-    """Return a replacement for `layer.call` that stores no activations in training."""
-    takes_training = "training" in inspect.signature(call).parameters
+    """Return a replacement for the layer's `call` that stores no activations in training."""
+    # The `quantized_call` of a quantized layer gets the arguments of `call`.
+    takes_training = "training" in inspect.signature(layer.call).parameters
 
     @functools.wraps(call)
     def recomputed_call(*args: Any, **kwargs: Any) -> Any:

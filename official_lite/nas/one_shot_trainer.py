@@ -436,13 +436,15 @@ class ExportArch(orbit.Hook):
         if success and (self._at_checkpoints or not self.controller.is_interrupted):
             self._write()
 
+    def before_train(self) -> None:
+        # An earlier start may have noted steps that are trained again.
+        self._rewind()
+
     def after_restore(self) -> None:
         # The steps after the checkpoint are discarded. If the same step is noted again, it has
         # other probabilities.
         self._noted_step = -1
-        if path := self._history_path():
-            trainer: Any = self.trainer
-            text_file_writers.JsonLinesWriter(path).rewind(int(trainer.global_step.numpy()))
+        self._rewind()
 
     def state_dict(self) -> dict[str, Any]:
         return {"metric": self._metric}
@@ -467,6 +469,11 @@ class ExportArch(orbit.Hook):
             step=int(trainer.global_step.numpy()),
         )
         logging.info("The architecture at step %d: %s", trainer.global_step.numpy(), arch)
+
+    def _rewind(self) -> None:
+        """Remove the lines after the current step."""
+        if path := self._history_path():
+            text_file_writers.JsonLinesWriter(path).rewind(self.controller.step)
 
     def _note_probs(self) -> None:
         trainer: Any = self.trainer

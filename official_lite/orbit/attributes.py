@@ -51,7 +51,7 @@ def attributes_of(owner: object) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if not name.startswith("_self_")}
 
 
-def find_state(value: object, known: set[int]) -> Any:
+def find_state(value: object, known: set[int], *, trains: bool = True) -> Any:
     """Return the stateful objects in a value that are not yet `known`; None if there are none.
 
     Instances of a class with `is_checkpoint_state = False`, such as tasks, are left out.
@@ -59,11 +59,13 @@ def find_state(value: object, known: set[int]) -> Any:
     Args:
         value: An attribute, or a list or dictionary of them.
         known: The ids of the objects that the checkpoint already contains.
+        trains: Whether to include the states of recurrent layers with `stateful=True`, which
+            evaluations do not restore.
     """
     if isinstance(value, list | tuple):
         value = dict(enumerate(value))
     if isinstance(value, Mapping):
-        found = {str(key): find_state(part, known) for key, part in value.items()}
+        found = {str(key): find_state(part, known, trains=trains) for key, part in value.items()}
         return {key: items for key, items in found.items() if items is not None} or None
     if isinstance(value, keras.random.SeedGenerator):
         value = value.state
@@ -71,7 +73,8 @@ def find_state(value: object, known: set[int]) -> Any:
         return None
     if isinstance(value, _NOT_STATE) or not getattr(type(value), "is_checkpoint_state", True):
         return None
-    items = {"value": value, **model_state.hidden_items(value)}
+    recurrent = model_state.recurrent_items(value) if trains else {}
+    items = {"value": value, **model_state.hidden_items(value), **recurrent}
     variables = [v for item in items.values() for v in keras_variables.variables_of(item)]
     is_known = bool(variables) and all(id(v) in known for v in variables)
     return None if is_known else items

@@ -112,6 +112,8 @@ class Controller:
         last_step: The step at which the current or most recent training ends.
         steps_per_epoch: The constructor argument.
         eval_preparations: Callables that run before each evaluation. Hooks may append to this list.
+            A callable may return a function that undoes it, which is called if a stop signal ends
+            the evaluation.
         eval_steps: The number of steps requested for the current or most recent evaluation; -1
             means all the data. Set it to the number that hooks use if they evaluate before that.
         stop_reason: The reason why the last run was requested to stop, or `None`. It is also set if
@@ -209,7 +211,7 @@ class Controller:
         self._loss_watch = reports.LossWatch()
         checkpoint_dir = self._checkpoints.directory if self._checkpoints else None
         self.model_dir = os.fspath(model_dir) if model_dir else checkpoint_dir
-        self.eval_preparations: list[Callable[[], None]] = []
+        self.eval_preparations: list[Callable[[], Callable[[], None] | None]] = []
         self.eval_steps = -1
         self.steps_per_epoch = steps_per_epoch
         self._hooks = HookList(hooks, steps_per_epoch)
@@ -283,15 +285,23 @@ class Controller:
             )
         logging.info("Evaluating at step %d.", self.step, extra=terminal.DETAIL)
         self.eval_steps = steps
-        for prepare in self.eval_preparations:
-            prepare()
-        started = time.monotonic()
-        with (
-            self.storage.muted(),
-            self.eval_summary_manager.summary_writer().as_default(),
-            self._keeping_metrics(),
-        ):
-            output = dict(evaluator.evaluate(tf.constant(steps, tf.int32)) or {})
+        undos: list[Callable[[], None]] = []
+        try:
+            for prepare in self.eval_preparations:
+                if undo := prepare():
+                    undos.append(undo)
+            started = time.monotonic()
+            with (
+                self.storage.muted(),
+                self.eval_summary_manager.summary_writer().as_default(),
+                self._keeping_metrics(),
+            ):
+                output = dict(evaluator.evaluate(tf.constant(steps, tf.int32)) or {})
+        except errors.PreemptedError:
+            # The resumed run repeats the preparations, which have to begin with the same state.
+            for undo in reversed(undos):
+                undo()
+            raise
         loss = f"{self._eval_split}_loss"
         if loss not in output:  # Do not overwrite a metric of the task that has this name.
             output = {loss if name == "validation_loss" else name: v for name, v in output.items()}
@@ -498,18 +508,25 @@ class Controller:
         self._require("trainer", for_method="train")
         with self._running(plan.last_step):
             with goodput.measuring("stepping"):
-                if self._evaluation_is_pending and plan.evaluate_at_end:
-                    self._evaluate(plan)
-                    self._hooks.after_epoch(self.step)
-                    if self._checkpoints is not None:
-                        # The saved state lacks what hooks change after the evaluation.
-                        self._checkpoints.allow_repeated_save()
+                if self._evaluation_is_pending:
+                    self._catch_up(plan)
                 while (step := self.step) < plan.last_step and self._stop_request is None:
                     self._stop_check.check()
                     stop = self._next_event(step, plan)
                     self._train_stretch(step, stop, plan)
                     self._fire_due_events(stop, plan)
             self._finish(plan)
+
+    def _catch_up(self, plan: _Plan) -> None:
+        """Run what a signal prevented at the restored step: an evaluation, the end of an epoch."""
+        if plan.evaluate_at_end:
+            self._evaluate(plan)
+        self._evaluation_is_pending = False
+        self._hooks.after_epoch(self.step)
+        if self._checkpoints is not None:
+            # The saved state lacks what hooks change in these events. A recovery may restore it.
+            self._checkpoints.allow_repeated_save()
+            self.save_checkpoint()
 
     def _next_event(self, step: int, plan: _Plan) -> int:
         """Return the first step after `step` at which an event (such as a save) may be due."""

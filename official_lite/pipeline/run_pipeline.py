@@ -274,6 +274,7 @@ class RunPipeline:
                     plan.mode,
                     plan.model_dir,
                     allow_config_change=self._allow_config_change,
+                    accepts_stops=True,
                 ):
                     finished[plan.phase] = plan.finished()
                     continue

@@ -418,6 +418,7 @@ def is_finished(
     model_dir: str,
     *,
     allow_config_change: bool = False,
+    accepts_stops: bool = False,
 ) -> bool:
     """Return whether the training run in this directory is finished; if so, log it.
 
@@ -429,6 +430,8 @@ def is_finished(
         mode: The mode of the run.
         model_dir: The model directory.
         allow_config_change: Whether a run of another config is accepted as finished.
+        accepts_stops: Whether a run that was stopped before its last step, for example by early
+            stopping, is finished while its config is unchanged.
 
     Raises:
         errors.ConfigValueError: If the run is finished, but its config or a model file has changed
@@ -443,7 +446,7 @@ def is_finished(
     except ValueError as error:
         logging.warning("%s can't be read and will be rewritten: %s", path, error)
         return False
-    if not _has_reached_the_end(record, params, mode, model_dir):
+    if not _has_reached_the_end(record, params, mode, model_dir, accepts_stops):
         return False
     # Check the config even if it is unchanged, because a file that it names may have changed.
     compatibility.check(params, model_dir, is_allowed=allow_config_change)
@@ -453,7 +456,11 @@ def is_finished(
 
 
 def _has_reached_the_end(
-    record: dict[str, Any], params: config_definitions.ExperimentConfig, mode: str, model_dir: str
+    record: dict[str, Any],
+    params: config_definitions.ExperimentConfig,
+    mode: str,
+    model_dir: str,
+    accepts_stops: bool,
 ) -> bool:
     step, train_steps = record.get("global_step"), _train_steps(params, record)
     # A finished run of any training mode also satisfies the mode `train`, but a run in the mode
@@ -463,8 +470,20 @@ def _has_reached_the_end(
         return False
     if compatibility.other_experiment(record):
         return False
-    has_checkpoint = files.exists(os.path.join(model_dir, f"ckpt-{step}.index"))
-    return has_checkpoint and int(step) >= int(train_steps)
+    if not files.exists(os.path.join(model_dir, f"ckpt-{step}.index")):
+        return False
+    is_stopped = accepts_stops and _was_stopped(record, params)
+    return is_stopped or int(step) >= int(train_steps)
+
+
+def _was_stopped(record: dict[str, Any], params: config_definitions.ExperimentConfig) -> bool:
+    """Return whether a run of the same config was stopped for good.
+
+    A pruned run does not count, because a trial that resumes learns from it that it was pruned.
+    """
+    kind = str(record.get("exit_reason")).partition(":")[0]
+    has_same_config = record.get("config_sha256") == config_sha256(params)
+    return kind in ("early_stopping", "stop_requested") and has_same_config
 
 
 def _train_steps(params: config_definitions.ExperimentConfig, record: dict[str, Any]) -> int | None:

@@ -29,6 +29,9 @@ _OUTCOME = "trial.json"
 # compete with.
 _RUNG = "completed_rung_"
 
+# The user attribute with the report for which the pruner has ended the trial.
+_PRUNED_AT = "pruned_at"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
@@ -99,6 +102,8 @@ class TrialRun:
     ) -> None:
         self._trial = trial
         self._num_reports = 0
+        # The values of steps that must be reported again. Pruners may have recorded them.
+        self._discarded: dict[int, float] = {}
         self.number = trial.number
         self.params = params
         self.config = config
@@ -131,18 +136,29 @@ class TrialRun:
             step = self._num_reports if self.loop is None else self.loop.step
         step = int(step)
         self._num_reports += 1
-        stored = self._stored()
-        if step in stored.intermediate_values:
-            # Optuna's `Trial.report` would keep the earlier value.
-            storage, trial_id = self._trial.storage, self._trial._trial_id
-            storage.set_trial_intermediate_value(trial_id, step, number)
-            for name, at_rung in stored.system_attrs.items():
-                if name.startswith(_RUNG) and at_rung == stored.intermediate_values[step]:
-                    storage.set_trial_system_attr(trial_id, name, number)
+        if step in self._stored().intermediate_values:
+            self._replace(step, number)
         else:
             self._trial.report(number, step)
-        if may_prune and self._should_prune(step):
+        if may_prune and self._should_prune(step, number):
             self._end(f"pruned: at step {step} with the value {number:g}")
+
+    def _replace(self, step: int, value: float) -> None:
+        """Replace the value of a step, which Optuna's `Trial.report` would keep.
+
+        Later steps get the value, too, until they are reported again: a recovery has discarded
+        their values, and Optuna can't delete them.
+        """
+        stored = self._stored()
+        storage, trial_id = self._trial.storage, self._trial._trial_id
+        for later, old in stored.intermediate_values.items():
+            if later >= step:
+                self._discarded.setdefault(later, old)
+                storage.set_trial_intermediate_value(trial_id, later, value)
+        discarded = self._discarded.pop(step)
+        for name, at_rung in stored.system_attrs.items():
+            if name.startswith(_RUNG) and at_rung == discarded:
+                storage.set_trial_system_attr(trial_id, name, value)
 
     def report_final(self, value: object) -> None:
         """Report the result: a number, a sequence of one number per metric, or a metrics dict."""
@@ -194,18 +210,27 @@ class TrialRun:
             )
         return float(metrics[found])
 
-    def _should_prune(self, step: int) -> bool:
-        """Ask the pruner about the values up to a step.
+    def _should_prune(self, step: int, value: float) -> bool:
+        """Ask the pruner about the values up to a step, at which `value` was reported.
 
         Optuna's `Trial.should_prune` would use later values too, which a recovery has discarded,
         and would not see values that were replaced.
+
+        A trial that is killed before it has ended reports the same value again when it resumes.
+        The decision of the first time holds, because the halving pruners judge each step once.
         """
         trial = copy.copy(self._stored())
+        report = [step, value]
+        if trial.user_attrs.get(_PRUNED_AT) == report:
+            return True
         trial.intermediate_values = {
             s: v for s, v in trial.intermediate_values.items() if s <= step
         }
         study = self._trial.study
-        return study.pruner.prune(study, trial)
+        is_pruned = study.pruner.prune(study, trial)
+        if is_pruned:
+            self._trial.set_user_attr(_PRUNED_AT, report)
+        return is_pruned
 
     def _stored(self) -> optuna.trial.FrozenTrial:
         return self._trial.storage.get_trial(self._trial._trial_id)

@@ -141,19 +141,21 @@ def run_worker(job: StudyJob) -> None:
     pruner = samplers.create_pruner(job.config)
     study = storage.open_study(job.config, job.study_dir, sampler, pruner)
     queue = _Queue(job, study, space)
-    while (taken := queue.take()) is not None:
-        trial, claim = taken
-        with claim:
-            try:
-                outcome = _run(job, trial, space)
-            except (errors.PreemptedError, errors.DiskFullError, KeyboardInterrupt):
-                # The trial did not cause this end, so it must not count as a kill. If the disk is
-                # full, the count may not fit on it either.
-                with error_report.naming_the_resource():
-                    _count(trial, _STOPS)
-                raise
-            _tell(study, trial.number, outcome)
-        results.write(study, space, job.config, job.study_dir)
+    # Trials that catch signals themselves, such as those of an experiment, take precedence.
+    with raise_on_sigterm():
+        while (taken := queue.take()) is not None:
+            trial, claim = taken
+            with claim:
+                try:
+                    outcome = _run(job, trial, space)
+                except (errors.PreemptedError, errors.DiskFullError, KeyboardInterrupt):
+                    # The trial did not cause this end, so it must not count as a kill. If the disk
+                    # is full, the count may not fit on it either.
+                    with error_report.naming_the_resource():
+                        _count(trial, _STOPS)
+                    raise
+                _tell(study, trial.number, outcome)
+            results.write(study, space, job.config, job.study_dir)
 
 
 def num_begun(study: optuna.Study) -> int:
@@ -321,7 +323,8 @@ def run_one(job: StudyJob, number: int) -> None:
     trial = optuna.trial.Trial(study, frozen._trial_id)
     params = Space(job.config.space).suggest(trial)
     model_dir = results.trial_dir(job.study_dir, number)
-    run_trial(job.evaluator, TrialRun(trial, params, job.config, model_dir))
+    with raise_on_sigterm():
+        run_trial(job.evaluator, TrialRun(trial, params, job.config, model_dir))
 
 
 def _tell(study: optuna.Study, number: int, outcome: Outcome) -> None:
@@ -416,11 +419,17 @@ def describe_end(process: SpawnProcess) -> str:
 def raise_on_sigterm() -> Iterator[None]:
     """Turn SIGTERM into a `PreemptedError` inside the `with` statement.
 
-    The exception lets the caller end the processes it has started in an orderly way. Outside of the
-    main thread this does nothing.
+    The exception lets the caller end the processes it has started in an orderly way, and count a
+    trial as stopped. It is not raised in forked children, such as those of a pool in an evaluator.
+    Outside of the main thread this does nothing.
     """
+    owner = os.getpid()
 
     def on_signal(number: int, _: FrameType | None) -> None:
+        if os.getpid() != owner:
+            signal.signal(number, old)
+            signal.raise_signal(number)
+            return
         raise errors.PreemptedError(
             f"{signal.Signals(number).name} stopped this study. Start the same command again to "
             "resume it."

@@ -157,7 +157,9 @@ class CsvWriter(Writer):
         table.append({**key, **values, **key})
 
     def sync(self) -> None:
-        for table in self._tables.values():
+        # Iterate over a copy: this method may run in the thread that saves a checkpoint, while
+        # another thread adds a table.
+        for table in list(self._tables.values()):
             table.sync()
 
     def rewind(self, step: int) -> None:

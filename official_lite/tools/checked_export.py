@@ -25,6 +25,7 @@ import tensorflow as tf
 from official_lite import telemetry
 from official_lite.common import error_report, errors, keras_variables
 from official_lite.core import step_checks, step_metrics
+from official_lite.data import length
 from official_lite.modeling import model_export
 from official_lite.pipeline.stages import ExperimentContext
 from official_lite.tools import run_model
@@ -321,10 +322,19 @@ def measure_metrics(
     Returns:
         The metrics of the task and of its model, with the mean of the loss over the examples as
         `validation_loss`, as in an evaluation.
+
+    Raises:
+        errors.ConfigValueError: The task can't build its validation data, or all of them are
+            requested and they repeat forever.
     """
     task, model = ctx.require("task"), ctx.require("model")
     metrics = step_checks.build_metrics(task, training=False, model=model)
-    steps = ctx.params.trainer.validation_steps
+    data, steps = ctx.params.task.validation_data, ctx.params.trainer.validation_steps
+    # The training data may provide the example inputs, but no metrics.
+    with step_checks.naming_the_block(task.build_inputs, "task.validation_data", data):
+        dataset = task.build_inputs(data)
+    if steps == -1:
+        length.require_end(dataset)
     loss = step_metrics.BatchMean("validation_loss")
     # The model keeps its metrics, which the measurement of another export may have updated.
     compiled = step_metrics.compiled_metrics(model)
@@ -333,7 +343,6 @@ def measure_metrics(
     group.reset()
     state = None
     with _answered_by(model, inputs, call) if call else contextlib.nullcontext():
-        dataset = run_model.evaluation_data(ctx)
         for batch in itertools.islice(dataset, steps if steps > 0 else None):
             logs = task.validation_step(batch, model, metrics)
             if task.loss in logs:
@@ -376,7 +385,9 @@ def _answered_by(
     dtypes = [np.asarray(x).dtype for x in keras.tree.flatten(list(inputs.args))]
 
     def answer(*args: Any, **kwargs: Any) -> Any:
-        given = keras_variables.tensors_of_call(signature, args, kwargs)
+        given = run_model.in_own_structure(
+            model, keras_variables.tensors_of_call(signature, args, kwargs)
+        )
         leaves = [
             np.asarray(leaf).astype(dtype)
             for leaf, dtype in zip(keras.tree.flatten(given), dtypes, strict=True)

@@ -6,11 +6,12 @@ model or as an example.
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -54,13 +55,13 @@ def built(params: Any, mode: str = "") -> Iterator[tuple[ExperimentContext, Buil
             ctx.exit_stack.enter_context(runtime.seed_and_precision(params.runtime))
             ctx.task = build.make_task(ctx)
             ctx.model = build.make_model(ctx)
-            _build_models(ctx)
             ctx.optimizer = build.make_optimizer(ctx)
+            _build_models(ctx)
             yield ctx, build
 
 
 def evaluation_data(ctx: ExperimentContext) -> tf.data.Dataset:
-    """Return the task's validation data, or its training data if it has no validation data."""
+    """Return data with example inputs: the validation data, or else the training data."""
     return _evaluation_data(ctx.require("task"), ctx.params.task)
 
 
@@ -86,6 +87,15 @@ def _build_models(ctx: ExperimentContext) -> None:
             spec = _evaluation_data(one, config).element_spec
             metrics = step_checks.build_metrics(one, training=False)
             model_building.build_by_task(part, one, spec, metrics)
+    for one, config, part in parts:
+        data = hyperparams.get_by_path(config, "train_data")
+        if data is not None:
+            find_spec = functools.partial(_find_spec, one, data)
+            model_building.build_for_training(part, one, find_spec, ctx.require("optimizer"))
+
+
+def _find_spec(task: Any, data: Any) -> nests.Nest:
+    return task.build_inputs(data).element_spec
 
 
 def find_checkpoint(path: str) -> str:
@@ -256,12 +266,29 @@ def _args_of_call(ctx: ExperimentContext, batch: nests.Nest) -> list[Any]:
             f"The validation step of {type(ctx.task).__name__} does not call its model, so the "
             "inputs of the model are unknown. Call `model` in `validation_step`."
         )
-    for leaf in keras.tree.flatten(calls[0]):
+    args = in_own_structure(model, calls[0])
+    for leaf in keras.tree.flatten(args):
         if not tf.is_tensor(leaf) or isinstance(leaf, tf.RaggedTensor | tf.SparseTensor):
             raise errors.ConfigValueError(
                 f"The task calls its model with a {type(leaf).__name__}; expected dense tensors."
             )
-    return calls[0]
+    return args
+
+
+def in_own_structure(model: keras.Model, args: Sequence[Any]) -> list[Any]:
+    """Return the arguments of a call with a dictionary brought into the structure of the inputs.
+
+    As in Keras, a functional model whose inputs are no dictionary takes from the dictionary the
+    features with the names of its inputs.
+
+    Args:
+        model: The model.
+        args: The arguments of a call.
+    """
+    is_functional = bool(getattr(model, "inputs", None))
+    if not is_functional or isinstance(model.input, Mapping) or not isinstance(args[0], Mapping):
+        return list(args)
+    return [keras.tree.map_structure(lambda x: args[0][x.name], model.input), *args[1:]]
 
 
 @contextlib.contextmanager

@@ -170,16 +170,17 @@ def run_sweep(params: Any, *, min_rate: float, max_rate: float, num_steps: int) 
         decay_steps=num_steps - 1,
         staircase=False,
     )
+    config = {
+        "learning_rate": {"type": "exponential", "exponential": schedule.as_dict()},
+        "warmup": {"type": None},
+    }
+    optimizer = params.trainer.optimizer_config.optimizer
+    if hasattr(optimizer.get(), "warmup_steps"):  # A warm-up of the optimizer itself.
+        config["optimizer"] = {optimizer.type: {"warmup_steps": 0}}
     train(
         params,
         sweep,
-        trainer={
-            "train_steps": num_steps,
-            "optimizer_config": {
-                "learning_rate": {"type": "exponential", "exponential": schedule.as_dict()},
-                "warmup": {"type": None},
-            },
-        },
+        trainer={"train_steps": num_steps, "optimizer_config": config},
         task={"init_checkpoint_optimizer": "slots"} if has_count else None,
     )
     return analyze(rates, losses)

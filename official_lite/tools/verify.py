@@ -51,6 +51,8 @@ _KNOWN_PATH = re.compile(r"(official_lite|keras)(\.\w+)*(?<!\.py):\w+")
 # among the others names its state. This callback acts only on batches, which it does not hear.
 _IDLE = {"name": "keras_callback", "callback": "TerminateOnNaN", "every_n_steps": 0}
 _HOOK_STATES = "hooks/.ATTRIBUTES/py_state"
+# The entries of the state of a `keras_callback` that contain measured speeds.
+_LOGS = ("train_logs", "validation_logs")
 
 _OF_SEVERAL_PROCESSES = ("multi_worker_mirrored", "parameter_server", "tpu")
 
@@ -359,7 +361,7 @@ def _find_class(spec: Any, resolve: Callable[[str], Any]) -> type | None:
 
 
 def _pack_hook_states(checkpoint: str, left_out: Collection[str]) -> bytes:
-    """Return the states of the hooks in a checkpoint, except those that are left out."""
+    """Return the states of the hooks in a checkpoint, without logs and without those left out."""
     import tensorflow as tf
 
     from official_lite.orbit.hooks import hook
@@ -367,7 +369,13 @@ def _pack_hook_states(checkpoint: str, left_out: Collection[str]) -> bytes:
     reader = tf.train.load_checkpoint(checkpoint)
     has_states = reader.has_tensor(_HOOK_STATES)
     states = hook.unpack(reader.get_tensor(_HOOK_STATES)) if has_states else {}
-    return hook.pack({name: state for name, state in states.items() if name not in left_out})
+    return hook.pack(
+        {
+            name: {entry: value for entry, value in state.items() if entry not in _LOGS}
+            for name, state in states.items()
+            if name not in left_out
+        }
+    )
 
 
 def _train_until(command: Sequence[str], path: str, log: str) -> None:

@@ -3,6 +3,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 
 import keras
 import pytest
@@ -183,6 +184,20 @@ def test_writable_directory_of_a_non_chief_worker_is_temporary(monkeypatch) -> N
     directory = directories.writable_directory("/run")
     assert directory != "/run"
     assert os.path.isdir(directory)
+
+
+def test_temporary_directory_of_a_killed_worker_is_removed_by_the_next_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(directories, "is_chief", lambda strategy: False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    own = directories.writable_directory("/run")
+    child = os.fork()
+    if child == 0:
+        directories.writable_directory("/run")
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert len(os.listdir(tmp_path)) == 2
+    other = directories.writable_directory("/run")
+    assert {str(path) for path in tmp_path.iterdir()} == {own, other}
 
 
 SAVE_AGAIN_AND_AGAIN = """

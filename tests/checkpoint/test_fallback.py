@@ -201,6 +201,38 @@ def test_weight_list_of_a_different_length_than_in_the_checkpoint_raises(tmp_pat
         fallback.require_complete(tf.train.Checkpoint(hidden_weights=fewer), path)
 
 
+class _Towers(keras.Model):
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.towers = {name: keras.layers.Dense(2) for name in names}
+        self(keras.Input((2,)))
+
+    def call(self, x):
+        return sum(tower(x) for tower in self.towers.values())
+
+    @property
+    def items(self) -> dict:
+        return {"model": self, **model_state.hidden_items(self)}
+
+
+def test_layers_in_a_dict_are_not_restored_into_layers_with_other_keys(
+    tmp_path, monkeypatch
+) -> None:
+    path = _write_items(tmp_path / "new", **_Towers("price", "age").items)
+    fallback.restore(tf.train.Checkpoint(**_Towers("price", "age").items), path)
+    # Earlier versions saved a list of names without keys.
+    names = '["a", "b", "c", "d"]'
+    monkeypatch.setattr(model_state.HiddenNames, "serialize", lambda self: names)
+    older = _write_items(tmp_path / "older", **_Towers("price", "age").items)
+    other = _Towers("age", "price")
+    before = other.get_weights()
+    for weights in (other.items, model_state.weight_items(other)):
+        with pytest.raises(errors.CheckpointError, match="`price` would be restored into `age`"):
+            fallback.restore(tf.train.Checkpoint(**weights), path)
+    np.testing.assert_array_equal(other.weights[0], before[0])
+    fallback.restore(tf.train.Checkpoint(**other.items), older)
+
+
 def test_require_complete_names_missing_adapted_layers_and_random_state(tmp_path) -> None:
     def build() -> keras.Model:
         layers = [keras.layers.Normalization(), keras.layers.Dropout(0.5), keras.layers.Dense(1)]

@@ -271,6 +271,70 @@ def test_error_for_an_unknown_module_suggests_the_nearest_name(tmp_path) -> None
         warm_start.load_weights(Net(), _save_run(tmp_path, Net()), modules="bakbone")
 
 
+@pytest.mark.parametrize("saved", ["float32", "bfloat16"])
+def test_weights_saved_with_another_precision_are_cast(tmp_path, saved: str) -> None:
+    def build(dtype: str, seed: int) -> Net:
+        before = keras.config.dtype_policy()
+        keras.config.set_dtype_policy(dtype)
+        try:
+            return Net(seed=seed)
+        finally:
+            keras.config.set_dtype_policy(before)
+
+    source = build(saved, seed=1)
+    _save_run(tmp_path, source)
+    target = build("bfloat16" if saved == "float32" else "float32", seed=2)
+    warm_start.load_weights(target, str(tmp_path))
+    for weight, expected in zip(target.weights, source.weights, strict=True):
+        np.testing.assert_array_equal(weight, keras.ops.cast(expected, weight.dtype))
+
+
+class Towers(keras.Model):
+    """A model with layers in a dict."""
+
+    def __init__(self, names: str, value: float = 0.0) -> None:
+        super().__init__(name="towers")
+        self.towers = {name: keras.layers.Dense(2, use_bias=False) for name in names.split()}
+        self(tf.zeros((1, 2)))
+        for number, tower in enumerate(self.towers.values()):
+            tower.kernel.assign(tf.fill((2, 2), value and value + number))
+
+    def call(self, x: Any) -> Any:
+        return sum(tower(x) for tower in self.towers.values())
+
+    def values(self) -> dict[str, float]:
+        return {name: float(tower.kernel.numpy()[0, 0]) for name, tower in self.towers.items()}
+
+
+def test_layers_in_a_dict_are_loaded_by_their_keys(tmp_path) -> None:
+    _save_run(tmp_path, Towers("en de", 1.0))
+    swapped = Towers("de en")
+    warm_start.load_weights(swapped, str(tmp_path))
+    assert swapped.values() == {"de": 2.0, "en": 1.0}
+    for names in ("de fr", "en fr"):
+        other = Towers(names)
+        with pytest.raises(errors.CheckpointError, match=r"missing from the checkpoint \(1\)"):
+            warm_start.load_weights(other, str(tmp_path))
+        warm_start.load_weights(other, str(tmp_path), strict=False)
+        expected = {"en": 1.0, "de": 2.0, "fr": 0.0}
+        assert other.values() == {name: expected[name] for name in names.split()}
+
+
+def test_layers_in_lists_of_a_keras_model_in_a_module_are_loaded(tmp_path) -> None:
+    def build(seed: int) -> tf.Module:
+        module = tf.Module()
+        module.net = Net(seed=seed)
+        return module
+
+    source, target = build(1), build(2)
+    _save(tmp_path, **model_state.weight_items(source))
+    warm_start.load_weights(target, str(tmp_path))
+    assert all(_equal(target.net, source.net).values())
+    _save(tmp_path / "older", model=source)
+    with pytest.raises(errors.CheckpointError, match=r"missing from the checkpoint \(4\)"):
+        warm_start.load_weights(target, str(tmp_path / "older"))
+
+
 def test_warm_start_loads_weights_on_all_replicas(tmp_path, two_replicas) -> None:
     source = Net(seed=1, classes=5)
     path = _save_run(tmp_path, source)

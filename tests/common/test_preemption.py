@@ -67,6 +67,56 @@ def test_rearm_reinstalls_signal_handlers_that_a_library_replaced():
         assert preemption.requested() == signal.SIGTERM
 
 
+def _fork_waiting_child():
+    """Fork a child that waits for a signal, and return its process ID."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, b"1")
+        signal.pause()
+        os._exit(0)
+    os.read(reader, 1)
+    os.close(reader)
+    os.close(writer)
+    return child
+
+
+def _end(child):
+    os.kill(child, signal.SIGTERM)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_sigterm_to_a_forked_child_ends_the_child_and_does_not_stop_its_parent():
+    with preemption.catch_signals():
+        assert _end(_fork_waiting_child()) == -signal.SIGTERM
+        # A signal of the child would have arrived before this one.
+        _send(signal.SIGINT)
+        assert preemption.requested() == signal.SIGINT
+
+
+def test_catch_signals_ends_while_a_forked_child_still_runs():
+    with preemption.catch_signals():
+        child = _fork_waiting_child()
+    assert not preemption.is_caught()
+    assert _end(child) == -signal.SIGTERM
+
+
+def test_signals_are_still_caught_after_a_forked_child_has_left_the_context():
+    class _ChildEndsError(Exception):
+        pass
+
+    try:
+        with preemption.catch_signals():
+            child = os.fork()
+            if child == 0:
+                raise _ChildEndsError
+            os.waitpid(child, 0)
+            _send(signal.SIGTERM)
+            assert preemption.requested() == signal.SIGTERM
+    except _ChildEndsError:
+        os._exit(0)
+
+
 def test_signals_are_not_caught_outside_the_main_thread():
     before = signal.getsignal(signal.SIGTERM)
     seen = []

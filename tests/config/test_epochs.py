@@ -127,6 +127,14 @@ def test_epoch_of_a_repeated_dataset_is_one_pass_over_the_data(repeat) -> None:
     assert (resolved.trainer.train_steps, resolved.trainer.validation_interval) == (9, 4)
 
 
+def test_epoch_is_measured_in_the_micro_batches_that_training_reads() -> None:
+    params = _params(None, train_epochs=30, grad_accum_steps=3)
+    params.task.train_data.global_batch_size = 300
+    task = Data(tf.data.Dataset.range(1000))
+    # A pass has 10 micro-batches of 100, but only 3 whole batches of 300.
+    assert epochs.resolve(params, task).trainer.train_steps == 100
+
+
 def test_epoch_of_an_array_dataset_has_as_many_examples_as_the_arrays_have_rows() -> None:
     class Arrays:
         def build_inputs(self, params: cfg.DataConfig) -> tf.data.Dataset:

@@ -24,6 +24,19 @@ def test_ema_checkpointing_saves_averaged_weights_and_leaves_the_trained_weights
     assert not np.array_equal(trainer.model.dense.kernel, trained)
 
 
+def test_ema_checkpoint_after_a_hot_start_is_named_after_the_step_of_its_own_run(
+    experiment, make_trainer, tmp_path
+) -> None:
+    params = experiment(trainer={"optimizer_config": EMA})
+    trainer = make_trainer(params)
+    trainer.optimizer.iterations.assign(1000)
+    trainer.train(tf.constant(3))
+    (action,) = actions.get_eval_actions(params, trainer, str(tmp_path))
+    action({})
+    saved = tf.train.latest_checkpoint(str(tmp_path / "ema_checkpoints"))
+    assert saved.endswith("average_weights-3")
+
+
 def test_ema_checkpointing_without_averaged_weights_raises(
     experiment, make_trainer, tmp_path
 ) -> None:

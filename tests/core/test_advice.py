@@ -64,3 +64,28 @@ def test_long_run_without_intermediate_checkpoints_logs_one_warning_unless_they_
     log = _run(tmp_path, **{"train_steps": 100, **trainer})
     assert log.count(NO_CHECKPOINT) == bool(advice)
     assert advice in log
+
+
+def test_hot_start_past_the_end_of_a_schedule_in_ratios_is_a_warning(
+    tmp_path: pathlib.Path,
+) -> None:
+    def run(name: str, part: str, **length: Any) -> str:
+        cosine = {"type": "cosine", "cosine": {"initial_learning_rate": 0.1, **length}}
+        params = line_experiment(
+            task={"init_checkpoint": source, "init_checkpoint_optimizer": part},
+            trainer={"train_steps": 4, "optimizer_config": {"learning_rate": cosine}},
+        )
+        task = LineTask(params.task)
+        train_lib.run_experiment(None, task, "train", params, str(tmp_path / name))
+        return (tmp_path / name / "log.txt").read_text()
+
+    source = str(tmp_path / "source")
+    _run(tmp_path / "source", train_steps=4)
+    log = run("ratio", "all", decay_ratio=1.0)
+    assert "The learning-rate schedule ends at step 4, because" in log
+    assert "set `decay_steps` instead" in log
+    for name, part, length in (
+        ("steps", "all", {"decay_steps": 4}),
+        ("slots", "slots", {"decay_ratio": 1.0}),
+    ):
+        assert "schedule ends" not in run(name, part, **length)

@@ -139,6 +139,27 @@ def test_keras2_checkpoint_can_be_evaluated_and_resumed_and_its_files_are_kept(t
         assert _files(tmp_path).items() >= before.items()
 
 
+class _DistillationTask(line_experiment.LineTask):
+    def build_model(self) -> keras.Model:
+        dense = keras.layers.Dense(1, kernel_initializer="ones")
+        self.teacher = keras.Sequential([keras.Input((2,)), dense])
+        self.generator = tf.random.Generator.from_seed(1)
+        return super().build_model()
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_keras2_checkpoint_can_be_used_by_a_task_with_a_second_model_and_a_generator(
+    mode: str, tmp_path, caplog
+) -> None:
+    _keras2(tmp_path)
+    params = line_experiment.line_experiment(trainer={"train_steps": _STEP})
+    task = _DistillationTask(params.task)
+    model, _ = train_lib.run_experiment(None, task, mode, params, str(tmp_path))
+    np.testing.assert_array_equal(model.dense.kernel, [[1.0], [1.0]])
+    np.testing.assert_array_equal(task.teacher.weights[0], [[1.0], [1.0]])
+    assert "They keep their present values: variables (2)" in caplog.text
+
+
 def test_error_for_a_mismatched_keras2_optimizer_names_the_missing_slot(tmp_path) -> None:
     _keras2(tmp_path)
     momentum = {"optimizer_config": {"optimizer": {"sgd": {"momentum": 0.9}}}}

@@ -170,6 +170,29 @@ def test_restarted_job_resumes_a_begun_run_once_and_none_after_the_last_pretrain
     assert runs == ["finetune-1", "finetune-2", "finetune-2"]
 
 
+def test_restarted_job_resumes_the_begun_run_of_the_removed_initial_pretraining_checkpoint(
+    params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
+) -> None:
+    # With `recovery_max_trials`, pretraining also saves its initial weights.
+    params.trainer.recovery_max_trials = 1
+    pretrained = pretrain(1)
+    runs = []
+
+    def finetune(strategy: Any, task: Any, run_params: Any, run_dir: str) -> Any:
+        runs.append(pathlib.Path(run_dir).name)
+        _finetune(strategy, task, run_params.replace(trainer={"train_steps": 1}), run_dir)
+        if len(runs) == 1:
+            raise errors.PreemptedError("SIGTERM")
+        return {}
+
+    with pytest.raises(errors.PreemptedError):
+        _run(params, tmp_path, finetune=finetune)
+    for path in pretrained.glob("ckpt-0.*"):
+        path.unlink()
+    _run(params, tmp_path, finetune=finetune)
+    assert runs == ["finetune-0", "finetune-0", "finetune-1"]
+
+
 @pytest.mark.slow
 def test_checkpoint_that_is_removed_just_before_its_weights_are_loaded_is_skipped(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path

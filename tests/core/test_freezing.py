@@ -175,3 +175,28 @@ def test_freeze_pattern_for_a_model_that_is_not_a_keras_model_raises() -> None:
     model_building.freeze(tf.Module(), cfg.TrainerConfig().freeze)
     with pytest.raises(errors.ConfigValueError, match="Keras models"):
         model_building.freeze(tf.Module(), ["a"])
+
+
+# Keras triggers this warning when it quantizes.
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@pytest.mark.parametrize("quantized", [False, True])
+def test_freeze_pattern_may_match_the_kernel_of_a_layer_with_lora(
+    experiment, tmp_path, quantized: bool
+) -> None:
+    class LoraTask(NetTask):
+        def build_model(self) -> keras.Model:
+            model = _model()
+            if quantized:
+                model.get_layer("stem").quantize("int8")
+            model.get_layer("stem").enable_lora(2)
+            return model
+
+    def train(steps: int) -> dict[str, np.ndarray]:
+        params = experiment(
+            trainer={"train_steps": steps, "freeze": [r"stem/(kernel|bias)", "norm", "head"]}
+        )
+        task = LoraTask(params.task)
+        model, _ = train_lib.run_experiment(None, task, "train", params, str(tmp_path))
+        return _values(model)
+
+    assert _changed(train(1), train(3)) == {"stem/lora_kernel_a", "stem/lora_kernel_b"}

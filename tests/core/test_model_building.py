@@ -1,3 +1,5 @@
+import dataclasses
+import functools
 import os
 import subprocess
 import sys
@@ -7,8 +9,9 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.core import model_building
-from tests import commands
+from official_lite.core import model_building, task_factory, train_lib
+from official_lite.tools import run_model
+from tests import commands, line_experiment
 from tests.line_experiment import LineTask
 
 
@@ -196,7 +199,7 @@ print(is_wrong)
 # Prints the warning about a model, or nothing.
 WARNING = """
 import logging, keras
-from official_lite.core import model_building
+from official_lite.core import model_building, train_lib
 
 class Printer(logging.Handler):
     def emit(self, record):
@@ -252,3 +255,78 @@ def test_layer_that_the_model_never_calls_is_not_checked_for_wrong_gradients(
     monkeypatch.setattr(model_building, "_computes_gradients_of_strided_kernels", lambda: False)
     model_building.warn_of_wrong_gradients(keras.Sequential([keras.layers.Conv2D(8, 1, 2)]))
     assert not caplog.records
+
+
+# Keras warns of a model whose first call does not build all of its layers.
+_partly_built = pytest.mark.filterwarnings("ignore:.*looks like it has unbuilt state")
+
+
+class Auxiliary(keras.Model):
+    """A model with a head that it calls only in training, before the other layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aux = keras.layers.Dense(2)
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x, training=False):
+        return (self.dense(x), self.aux(x)) if training else self.dense(x)
+
+
+@dataclasses.dataclass
+class AuxiliaryConfig(line_experiment.LineConfig):
+    pass
+
+
+@task_factory.register_task_cls(AuxiliaryConfig)
+class AuxiliaryTask(LineTask):
+    has_train_data = True
+
+    def build_model(self):
+        return Auxiliary()
+
+    def build_inputs(self, params, input_context=None):
+        if params.is_training and not self.has_train_data:
+            raise FileNotFoundError("There is no training data on this machine.")
+        return super().build_inputs(params, input_context)
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        if isinstance(model_outputs, tuple):
+            model_outputs, aux = model_outputs
+            aux_losses = [tf.reduce_mean(aux)]
+        return super().build_losses(labels, model_outputs, aux_losses)
+
+    def process_metrics(self, metrics, labels, model_outputs, **kwargs):
+        outputs = model_outputs[0] if isinstance(model_outputs, tuple) else model_outputs
+        metrics[0].update_state(labels, outputs)
+
+
+@_partly_built
+@pytest.mark.parametrize("mode", ["eval", "predict", "load"])
+def test_model_with_a_head_that_only_training_calls_can_be_used_after_training(
+    tmp_path, mode
+) -> None:
+    predict_data = {"predict_data": {"global_batch_size": 8}}
+    params = line_experiment.short_experiment(AuxiliaryConfig, task=predict_data)
+    run = functools.partial(train_lib.run_experiment, None, model_dir=str(tmp_path), params=params)
+    trained, _ = run(AuxiliaryTask(params.task), "train")
+    if mode == "load":
+        with run_model.built(params) as (ctx, _):
+            run_model.load_weights(ctx, str(tmp_path / "ckpt-8"))
+        model = ctx.model
+    else:
+        model, _ = run(AuxiliaryTask(params.task), mode)
+    assert [w.numpy().tolist() for w in model.weights] == [
+        w.numpy().tolist() for w in trained.weights
+    ]
+
+
+@_partly_built
+def test_evaluation_needs_no_training_data_for_a_layer_that_no_step_calls(
+    experiment, make_trainer
+) -> None:
+    class Task(AuxiliaryTask):
+        has_train_data = False
+
+    trainer = make_trainer(experiment(), task_cls=Task, train=False)
+    assert trainer.evaluate(tf.constant(-1))["validation_loss"] > 0

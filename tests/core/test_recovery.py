@@ -308,6 +308,7 @@ def test_loss_blow_ups_are_counted_across_restarts(tmp_path) -> None:
     for _ in range(2):
         condition = recovery.RecoveryCondition(step, 100.0, 0, 2, model_dir=str(tmp_path))
         assert condition(bad)
+        condition.record.close()
     condition = recovery.RecoveryCondition(step, 100.0, 0, 2, model_dir=str(tmp_path))
     with pytest.raises(errors.DivergedError, match=r"blew up 3 times.*recovery\.json"):
         condition(bad)
@@ -560,7 +561,28 @@ def test_signal_that_stops_the_search_for_the_bad_step_saves_no_state_of_the_sea
     assert ended == [True]
     assert sorted(path.name for path in tmp_path.glob("ckpt-*.index")) == ["ckpt-0.index"]
     # The resumed run repeats the blow-up, which then counts.
-    assert json.loads((tmp_path / recovery.RECORD_NAME).read_text()) == {"blow_ups": []}
+    assert len(recovery.BlowUpRecord(str(tmp_path))) == 0
+
+
+class _SearchIsKilled(base_trainer.Trainer):
+    """A trainer that fails when recovery repeats a step."""
+
+    def train(self, num_steps):
+        if int(num_steps) == 1:
+            raise ConnectionError
+        return super().train(num_steps)
+
+
+def test_blow_up_counts_once_if_the_run_is_killed_during_the_search_for_the_bad_step(
+    experiment, make_task, make_trainer, tmp_path
+) -> None:
+    params = experiment(trainer=RECOVERING)
+    task = _poison(make_task(params), losses=[6])
+    trainer = make_trainer(params, _SearchIsKilled, lambda _: task, evaluate=False)
+    with pytest.raises(ConnectionError):
+        train_lib.run_experiment(None, task, "train", params, str(tmp_path), trainer=trainer)
+    _run(params, _poison(make_task(params), losses=[6]), tmp_path)
+    assert len(recovery.BlowUpRecord(str(tmp_path))) == 1
 
 
 # Keras itself triggers this warning with NumPy 2.

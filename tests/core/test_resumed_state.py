@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.checkpoint import model_state
-from official_lite.common import errors, preemption, terminal
+from official_lite.common import errors, keras_variables, preemption, terminal
 from official_lite.core import base_trainer, input_reader, train_lib
 from official_lite.data import arrays
 from official_lite.modeling import hyperparams
@@ -203,6 +203,113 @@ def test_checkpoint_without_recurrent_layer_states_can_be_resumed(tmp_path, monk
     assert np.isfinite(_run(tmp_path / "run", 8, RecurrentTask)[0]).all()
 
 
+class RecurrentNet(keras.Model):
+    """A model with a recurrent layer in a list, whose states TensorFlow does not find."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = [keras.layers.SimpleRNN(3, stateful=True)]
+        self(tf.zeros((line_experiment.BATCH_SIZE, 2)))
+
+    def call(self, x: Any) -> Any:
+        return self.blocks[0](keras.ops.expand_dims(x, -1))
+
+
+class TwoRecurrentModelsTask(RecurrentTask):
+    """A task that keeps a second model with states that it carries from batch to batch."""
+
+    def build_model(self) -> keras.Model:
+        self.second = RecurrentNet()
+        return super().build_model()
+
+    def train_step(self, inputs: Any, model: Any, optimizer: Any, metrics: Any = None) -> Any:
+        self.second(inputs[0])
+        return super().train_step(inputs, model, optimizer, metrics)
+
+    def state(self) -> list[Any]:
+        return keras_variables.recurrent_states(self.second)
+
+
+def test_states_of_a_stateful_recurrent_layer_of_a_second_model_resume_exactly(
+    tmp_path, monkeypatch
+) -> None:
+    _assert_resumes_exactly(tmp_path, TwoRecurrentModelsTask)
+    with monkeypatch.context() as older_version:
+        older_version.setattr(model_state, "recurrent_items", lambda *models: {})
+        _run(tmp_path / "older", 4, TwoRecurrentModelsTask)
+    _run(tmp_path / "older", 8, TwoRecurrentModelsTask)
+
+
+class ModuleNet(keras.Model):
+    """A model with layers in a list, whose state TensorFlow does not find."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        dense = keras.layers.Dense(1, use_bias=False)
+        self.blocks = [keras.layers.BatchNormalization(), keras.layers.Dropout(0.5, seed=3), dense]
+        self(keras.Input((2,)))
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        norm, dropout, dense = self.blocks
+        return dense(dropout(norm(x, training=training), training=training))
+
+
+class NetModule(tf.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = ModuleNet()
+
+    @property
+    def trainable_variables(self) -> tuple[Any, ...]:
+        return tuple(self.net.trainable_variables)
+
+
+class ModuleTask(ArrayTask):
+    """A task whose model, and one of whose attributes, is a `tf.Module` with a Keras model."""
+
+    def build_model(self) -> Any:
+        self.other = NetModule()
+        self.main = NetModule()
+        return self.main
+
+    def train_step(self, inputs: Any, model: Any, optimizer: Any, metrics: Any = None) -> Any:
+        features, labels = inputs
+        self.other.net(features, training=True)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model.net(features, training=True) - labels))
+        weights = model.net.trainable_variables
+        optimizer.apply(tape.gradient(loss, weights), weights)
+        return {self.loss: loss}
+
+    def state(self) -> list[Any]:
+        return [v.numpy() for one in (self.main, self.other) for v in one.net.variables]
+
+
+def _run_module(directory: pathlib.Path, steps: int) -> list[Any]:
+    keras.utils.set_random_seed(0)
+    params = line_experiment.line_experiment(trainer={"train_steps": steps, "steps_per_loop": 4})
+    task = ModuleTask(params.task)
+    train_lib.run_experiment(None, task, "train", params, str(directory), allow_config_change=True)
+    return task.state()
+
+
+def test_layers_in_lists_of_a_keras_model_in_a_module_resume_exactly(tmp_path) -> None:
+    unbroken = _run_module(tmp_path / "unbroken", 8)
+    _run_module(tmp_path / "broken", 4)
+    for expected, got in zip(unbroken, _run_module(tmp_path / "broken", 8), strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_checkpoint_of_a_module_without_the_state_of_layers_in_lists_resumes_with_a_warning(
+    tmp_path, monkeypatch, caplog
+) -> None:
+    with monkeypatch.context() as older_version:
+        older_version.setattr(model_state, "_parts", lambda module: {})
+        _run_module(tmp_path, 4)
+    _run_module(tmp_path, 8)
+    assert "These weights keep their present values" in caplog.text
+
+
 def test_stateful_recurrent_layer_with_virtual_replicas_raises_config_value_error(tmp_path) -> None:
     params = line_experiment.line_experiment(trainer={"train_steps": 1, "virtual_replicas": 2})
     task = RecurrentTask(params.task)
@@ -225,10 +332,12 @@ class DrawingTask(RecurrentTask):
 
     def build_model(self) -> keras.Model:
         self.generator = tf.random.Generator.from_seed(1)
+        self.second = super().build_model()
         return super().build_model()
 
     def validation_step(self, inputs: Any, model: Any, metrics: Any = None) -> Any:
         self.generator.normal([])
+        self.second(inputs[0])
         return super().validation_step(inputs, model, metrics)
 
     def aggregate_logs(self, state: Any = None, step_outputs: Any = None) -> Any:
@@ -249,7 +358,8 @@ def test_training_stopped_within_an_evaluation_resumes_with_the_state_from_befor
         model, _ = train_lib.run_experiment(
             None, task, "train_and_eval", params, str(tmp_path / name)
         )
-        return [np.asarray(value) for value in (*model.variables, task.generator.state)]
+        states = [task.generator.state, *keras_variables.recurrent_states(task.second)]
+        return [np.asarray(value) for value in (*model.variables, *states)]
 
     unbroken = train("unbroken")
     with preemption.catch_signals(), pytest.raises(errors.PreemptedError):
@@ -351,6 +461,74 @@ def test_data_resume_at_the_global_step_if_the_checkpoint_lacks_batches_read(
         resumed = _run(tmp_path / "broken", steps)
     for expected, got in zip(unbroken, resumed, strict=True):
         np.testing.assert_array_equal(got, expected)
+
+
+class _Passes(ArrayTask):
+    """A task whose training data end, with a partial batch that is padded."""
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+        num_batches = -(-len(ROWS) // params.global_batch_size)
+        return super().build_inputs(params, input_context).take(num_batches)
+
+
+def _first_batches(
+    make_trainer: Any, directory: pathlib.Path, task_cls: Any, *configs: Any
+) -> tuple[int, Any, Any]:
+    """Train 6 steps with the first config, and resume with the second.
+
+    Returns:
+        The number of batches that count as read, the next batch, and all batches.
+    """
+    first, second = (make_trainer(c, task_cls=task_cls, evaluate=False) for c in configs)
+    all_batches = [y.numpy() for _, y in second.train_dataset.take(30)]
+    first.train(tf.constant(6))
+    second.checkpoint.restore(first.checkpoint.save(str(directory / "ckpt")))
+    second.after_restore()
+    _, following = next(iter(second.train_dataset))
+    return second.num_batches_read, following.numpy(), all_batches
+
+
+@pytest.mark.parametrize(("size", "batch"), [(16, 3), (4, 12), (10, 5)])
+def test_run_resumed_with_another_batch_size_reads_the_next_unread_examples(
+    experiment, make_trainer, tmp_path, caplog, size, batch
+) -> None:
+    resized = experiment(task={"train_data": {"global_batch_size": size}})
+    found, following, batches = _first_batches(
+        make_trainer, tmp_path, ArrayTask, experiment(), resized
+    )
+    assert found == batch
+    np.testing.assert_array_equal(following, batches[batch])
+    # Six batches of 8 have as many examples as 4.8 batches of 10.
+    assert ("up to batch 4.80 of the current size" in caplog.text) == (size == 10)
+
+
+def test_whole_passes_over_data_that_end_are_kept_by_a_change_of_the_micro_batches(
+    experiment, make_trainer, tmp_path
+) -> None:
+    whole = experiment(task={"train_data": {"global_batch_size": 24}})
+    divided = whole.replace(trainer={"grad_accum_steps": 3})
+    found, following, batches = _first_batches(make_trainer, tmp_path, _Passes, whole, divided)
+    # Six batches are two passes, each of which has seven micro-batches.
+    assert found == 2 * 7
+    np.testing.assert_array_equal(following, batches[0])
+
+
+def test_change_of_the_batch_size_of_a_run_in_epochs_warns_of_the_number_of_epochs(
+    experiment, make_task, tmp_path, caplog
+) -> None:
+    for size, count in ((8, 1), (16, 2)):
+        params = experiment(
+            task={"train_data": {"global_batch_size": size, "num_examples": 32}},
+            trainer={"train_epochs": count},
+        )
+        task = make_task(params)
+        train_lib.run_experiment(
+            None, task, "train", params, str(tmp_path), allow_config_change=True
+        )
+    # Two epochs are four steps with batches of 16, but the run has made four steps with batches of
+    # 8.
+    assert "trains 1 epochs" in caplog.text
+    assert "To train 2 epochs, set `trainer.train_steps` to 6" in caplog.text
 
 
 @pytest.mark.parametrize("is_given", [True, False])

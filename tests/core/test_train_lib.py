@@ -9,7 +9,7 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 
 from official_lite import orbit
 from official_lite.common import errors
-from official_lite.core import input_reader, train_lib
+from official_lite.core import input_reader, predictor, train_lib
 from tests import rounding
 from tests.line_experiment import NUM_EXAMPLES
 
@@ -238,6 +238,40 @@ def test_continuous_evaluation_keeps_the_best_checkpoint_only_of_a_training_with
     info = json.loads((tmp_path / "best_ckpt" / "info.json").read_text())
     assert info["best_ckpt_global_step"] == best
     assert (tmp_path / "best_ckpt" / f"best_ckpt-{best}.index").exists()
+
+
+def test_evaluation_after_training_leaves_the_best_checkpoint_of_a_continuous_evaluation(
+    experiment, make_task, tmp_path
+) -> None:
+    params = experiment(trainer=HIGHEST)
+    runner = train_lib.OrbitExperimentRunner(
+        None, make_task(params), "train", params, str(tmp_path), run_post_eval=True
+    )
+    runner.train()
+    _run(params, make_task(params), "continuous_eval", tmp_path)
+    logs = runner.evaluate()
+    runner.close()
+    assert [path.name for path in (tmp_path / "best_ckpt").glob("*.index")] == ["best_ckpt-4.index"]
+    assert logs["best_mae"] > logs["mae"]
+
+
+def test_worker_evaluates_the_checkpoint_of_the_chief_even_if_it_sees_a_newer_one(
+    experiment, make_task, tmp_path, monkeypatch
+) -> None:
+    def of_chief(name):
+        told = predictor.unpack(predictor.pack(name), name, 1)
+        monkeypatch.setattr(predictor, "create_exchange", lambda _: lambda own: [*told, *own])
+
+    params = experiment()
+    _run(params, make_task(params), "train", tmp_path)
+    arguments = (None, make_task(params), "eval", params, str(tmp_path))
+    of_chief({"name": np.array([b"ckpt-4"], object)})
+    runner = train_lib.OrbitExperimentRunner(*arguments)
+    assert runner.controller.step == 4
+    runner.close()
+    of_chief({"name": np.array([b""], object)})
+    with pytest.raises(errors.CheckpointError, match="ckpt-8, which has just been saved"):
+        train_lib.OrbitExperimentRunner(*arguments)
 
 
 def test_runner_subclass_can_replace_the_checkpoint_manager(

@@ -122,6 +122,25 @@ def test_xla_replica_step_updates_the_metrics_passed_at_its_construction(
     assert float(trainer.train_metrics[0].result()) > 0
 
 
+def test_steps_repeated_after_the_loss_of_a_worker_are_not_counted_by_any_optimizer_of_a_group():
+    weights = [keras.Variable([1.0], name="kernel"), keras.Variable([1.0], name="bias")]
+    groups = [keras.optimizers.SGD(0.1), keras.optimizers.Adam(0.1), keras.optimizers.SGD(0.1)]
+    optimizer = keras.optimizers.MultiOptimizer(
+        keras.optimizers.OptimizerMap(groups[0], {"bias": groups[1], "no such weight": groups[2]})
+    )
+    optimizer.build(weights)
+    global_step = tf.Variable(0, dtype=tf.int64)
+
+    def run(num_steps):
+        for _ in range(int(num_steps) + 2):
+            optimizer.apply([tf.constant([1.0]), tf.constant([1.0])], weights)
+            global_step.assign_add(1)
+
+    executors.run_and_count(run, tf.constant(3), global_step, optimizer)
+    counts = [int(one.iterations.numpy()) for one in (optimizer, *groups)]
+    assert (int(global_step.numpy()), counts) == (3, [3, 3, 3, 0])
+
+
 # A script that trains with two workers and records all counters.
 COUNTS = """
 import tensorflow as tf

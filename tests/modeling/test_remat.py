@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.common import errors
+from official_lite.common import errors, keras_variables
 from official_lite.core import base_task, train_lib
 from official_lite.modeling import remat
 
@@ -56,7 +56,8 @@ def _weights(experiment, model_dir, steps: int, patterns: list[str], **kwargs: A
     task = kwargs.get("task_cls", BlocksTask)(params.task)
     keras.utils.set_random_seed(0)
     model, _ = train_lib.run_experiment(strategy, task, "train", params, str(model_dir))
-    assert bool(patterns) == ("call" in model.get_layer("block_1").__dict__)
+    layer = model.get_layer("block_1")
+    assert bool(patterns) == (keras_variables.name_of_call(layer) in layer.__dict__)
     return [weight.numpy() for weight in model.variables]
 
 
@@ -238,3 +239,40 @@ def test_rematerializing_a_table_whose_rows_are_updated_lazily_is_refused(
     message = r"`trainer\.remat` matches 'block_1', which looks up rows of block_1/embeddings"
     with pytest.raises(errors.ConfigValueError, match=message):
         _weights(experiment, tmp_path, 1, ["block"], task_cls=TableTask, **options)
+
+
+class QuantizedTask(BlocksTask):
+    """A task whose model has a quantized layer with LoRA weights."""
+
+    calls = 0
+
+    def build_model(self) -> keras.Model:
+        dense = keras.layers.Dense(4, activation=self.activation, name="block_1")
+        model = keras.Sequential([keras.Input((4,)), dense, keras.layers.Dense(1)])
+        dense.quantize("int8")
+        dense.enable_lora(2)
+        return model
+
+    def activation(self, x: tf.Tensor) -> tf.Tensor:
+        type(self).calls += 1
+        return tf.tanh(x)
+
+
+# Keras triggers this warning when it quantizes.
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+def test_quantized_layer_with_lora_is_recomputed_and_trains_as_without_recomputation(
+    experiment, tmp_path
+) -> None:
+    params = experiment(trainer={"train_steps": 1})
+    model = QuantizedTask(params.task).build_model()
+    remat.rematerialize(model, ["block"])
+    QuantizedTask.calls = 0
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(tf.ones([1, 4]), training=True))
+    tape.gradient(loss, model.trainable_variables)
+    assert QuantizedTask.calls == 2
+    plain, recomputed = (
+        _weights(experiment, tmp_path / name, 3, patterns, task_cls=QuantizedTask)
+        for name, patterns in (("plain", []), ("remat", ["block"]))
+    )
+    _assert_close(recomputed, plain)

@@ -193,6 +193,17 @@ def test_history_of_a_recovered_search_has_no_probabilities_of_discarded_steps(
     assert probs[6] < 0.5
 
 
+def test_history_of_a_search_that_starts_again_has_no_probabilities_of_discarded_steps(
+    experiment, run_toy, tmp_path
+) -> None:
+    line = architecture.to_history_line(3, {"first": [0.2, 0.3, 0.5]})
+    (tmp_path / architecture.HISTORY_FILE).write_text(line + "\n")
+    run_toy(experiment(trainer={"train_steps": 4}), tmp_path)
+    steps = [step for step, _ in architecture.read_history(str(tmp_path))]
+    assert 4 in steps
+    assert 3 not in steps
+
+
 def test_search_averages_weights_with_exact_statistics_of_the_batches_that_train_them(
     experiment, run_toy, tmp_path
 ) -> None:

@@ -113,10 +113,11 @@ def test_evaluation_prevented_by_a_signal_runs_first_after_the_restart(
 def interrupted_at(make_trainer, make_controller, make_manager):
     """Return a function that trains up to a signal, which prevents an evaluation at that step."""
 
-    def interrupt(step, hook):
+    def interrupt(step, hook, **arguments):
         trainer = make_trainer()
+        manager = make_manager(trainer, 100)
         controller = make_controller(
-            trainer, hooks=[SignalAt(step), hook], checkpoint_manager=make_manager(trainer, 100)
+            trainer, hooks=[SignalAt(step), hook], checkpoint_manager=manager, **arguments
         )
         with preemption.catch_signals(), pytest.raises(errors.PreemptedError):
             controller.train_and_evaluate(20, eval_interval=10)
@@ -150,6 +151,22 @@ def test_evaluation_prevented_by_a_signal_is_dropped_when_training_goes_on_witho
     assert controller.step == 13
     controller.train_and_evaluate(20)
     assert [event for event in trainer.events if "eval" in event] == ["eval 20"]
+
+
+def test_epoch_ends_after_the_restart_even_if_its_prevented_evaluation_is_dropped(
+    interrupted_at, make_trainer, make_controller, make_manager, make_log
+):
+    log = make_log(every_n_steps=0)
+    interrupted_at(10, log, steps_per_epoch=5)
+    assert log.events.count("after_epoch") == 1
+    trainer, log = make_trainer(), make_log(every_n_steps=0)
+    manager = make_manager(trainer, 100)
+    controller = make_controller(
+        trainer, hooks=[log], checkpoint_manager=manager, steps_per_epoch=5
+    )
+    controller.train(15)
+    assert trainer.events == ["begin 10", "end 15"]
+    assert log.events[:3] == ["before_train", "after_epoch", "after_epoch"]
 
 
 def test_weights_that_a_hook_sets_after_an_evaluation_prevented_by_a_signal_are_saved(

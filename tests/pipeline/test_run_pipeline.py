@@ -413,6 +413,40 @@ def test_finished_phase_is_skipped_and_an_unfinished_phase_resumes(
     assert (model, logs, calls) == (None, {}, [])
 
 
+class StopsAtStepFour(orbit.Hook):
+    every_n_steps = 0
+
+    def after_eval(self, logs):
+        self.controller.request_stop("target reached")
+
+
+def _early_stopping(patience):
+    # No loss is below the baseline, so `patience` evaluations end the phase.
+    hook = {"name": "early_stopping", "metric": "validation_loss", "baseline": -1.0}
+    return [hook | {"patience": patience}]
+
+
+@pytest.mark.parametrize("hooks", [_early_stopping(1), [f"{__name__}:StopsAtStepFour"]])
+def test_phase_that_was_stopped_early_is_skipped_until_its_config_changes(
+    hooks, experiment, recorders, caplog, tmp_path
+) -> None:
+    calls, stages = recorders
+
+    def start(hooks, **stages):
+        first = {"name": "first", "overrides": {"trainer.hooks": hooks}}
+        phases = [first, {"name": "second", "init_from": "previous"}]
+        _run(experiment(phases=phases), tmp_path, "train_and_eval", **stages)
+
+    start(hooks)
+    assert [_global_step(tmp_path / name) for name in ("first", "second")] == [4, 8]
+    (tmp_path / "second" / "ckpt-8.index").unlink()
+    start(hooks, **stages)
+    assert calls == list(pipeline.STAGES)
+    assert "has been trained further" not in caplog.text
+    start(_early_stopping(2))
+    assert _global_step(tmp_path / "first") == 8
+
+
 def test_finished_phase_with_train_epochs_of_unknown_length_is_skipped(
     experiment, recorders, tmp_path
 ) -> None:

@@ -66,6 +66,20 @@ def test_value_reported_again_after_a_recovery_replaces_the_discarded_value(tmp_
     config = toys.config(pruner=pruner, num_trials=1)
     (trial,) = search.run_study(evaluate, config, str(tmp_path / "pruned")).trials
     assert trial.state.name == "PRUNED"
+    assert trial.value == 9.0
+
+
+def test_values_that_a_recovery_discarded_are_not_the_best_of_a_trial_that_then_ends_early(
+    tmp_path,
+) -> None:
+    def evaluate(trial: search.TrialRun) -> float:
+        for step, value in [(1, 3.0), (2, 0.5), (3, 0.1), (2, 2.0)]:
+            trial.report(value, step)
+        return 2.0
+
+    config = toys.config(final_value="best", num_trials=1)
+    (trial,) = search.run_study(evaluate, config, str(tmp_path)).trials
+    assert trial.value == 2.0
 
 
 def test_halving_compares_trials_with_the_value_that_replaced_a_discarded_one(tmp_path) -> None:
@@ -81,6 +95,26 @@ def test_halving_compares_trials_with_the_value_that_replaced_a_discarded_one(tm
     config = toys.config(pruner=halving, num_trials=2)
     study = search.run_study(evaluate, config, str(tmp_path))
     assert [trial.state.name for trial in study.trials] == ["COMPLETE", "COMPLETE"]
+
+
+def test_trial_killed_after_the_decision_to_prune_it_is_pruned_when_it_resumes(tmp_path) -> None:
+    kills = iter([True, False])
+
+    def evaluate(trial: search.TrialRun) -> float:
+        try:
+            trial.report(float(trial.number), 1)
+        except optuna.TrialPruned:
+            if next(kills):
+                raise KeyboardInterrupt from None
+            raise
+        return 1.0
+
+    halving = {"name": "successive_halving", "min_resource": 1, "reduction_factor": 2}
+    config = toys.config(pruner=halving, num_trials=2)
+    with pytest.raises(KeyboardInterrupt):
+        search.run_study(evaluate, config, str(tmp_path))
+    study = search.run_study(evaluate, config, str(tmp_path))
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "PRUNED"]
 
 
 @pytest.mark.parametrize("result", [None, [1.0, 2.0], {"accuracy": 0.5}])

@@ -265,6 +265,30 @@ def test_sigterm_within_raise_on_sigterm_raises_preempted_error() -> None:
         signal.raise_signal(signal.SIGTERM)
 
 
+def test_sigterm_to_a_forked_child_within_raise_on_sigterm_ends_the_child() -> None:
+    with worker.raise_on_sigterm():
+        child = os.fork()
+        if child == 0:
+            signal.raise_signal(signal.SIGTERM)
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+
+
+def test_sigterm_to_a_study_of_a_function_stops_its_trial_and_is_no_kill(tmp_path) -> None:
+    stops = iter([True, True, False])
+
+    def evaluate(trial: search.TrialRun) -> float:
+        if next(stops):
+            signal.raise_signal(signal.SIGTERM)
+        return 1.0
+
+    config = toys.config(num_trials=1, max_starts=1)
+    for _ in range(2):
+        with pytest.raises(errors.PreemptedError, match="SIGTERM"):
+            search.run_study(evaluate, config, str(tmp_path))
+    assert _states(search.run_study(evaluate, config, str(tmp_path))) == ["COMPLETE"]
+
+
 def test_starting_a_process_with_a_function_that_cannot_be_pickled_is_refused(tmp_path) -> None:
     with pytest.raises(errors.ConfigTypeError, match="to a module"):
         worker.start_process(lambda: None, output_path=str(tmp_path / "a"))

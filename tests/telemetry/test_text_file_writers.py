@@ -135,6 +135,19 @@ def test_csv_writer_writes_one_file_for_each_split(tmp_path):
     assert text == "step,loss,clean/accuracy,bad\n1,0.5,0.25,-inf\n"
 
 
+def test_csv_table_may_be_added_while_the_others_are_flushed_to_disk(tmp_path, monkeypatch):
+    with telemetry.CsvWriter(tmp_path / "m.csv") as writer:
+
+        def add_table(_):
+            # A background save flushes in its own thread, while training writes.
+            writer.write(telemetry.Record(step=2, split="eval", values={"a": 2}))
+
+        monkeypatch.setattr(files, "sync", add_table)
+        writer.write(telemetry.Record(step=1, split="train", values={"a": 1}))
+        writer.sync()
+    assert read_table(tmp_path / "m_eval.csv") == [{"step": "2", "a": "2"}]
+
+
 def test_new_csv_column_is_empty_in_earlier_rows_even_after_a_restart(tmp_path):
     write(
         telemetry.CsvWriter(tmp_path / "m.csv"),

@@ -7,9 +7,11 @@ import sys
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from official_lite import pipeline
 from official_lite.common import errors
+from official_lite.core import base_task, exp_factory, task_factory
 from official_lite.tools import checked_export, run_model
 from tests import rounding
 
@@ -152,6 +154,22 @@ def test_exported_model_is_measured_like_an_evaluation_with_the_metrics_of_compi
     assert second == pytest.approx(first, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("task.validation_data=null", r"`task\.validation_data` is null"),
+        ("task.validation_data.is_training=true", "repeat forever"),
+    ],
+)
+def test_exported_model_is_not_measured_on_training_data_or_data_without_an_end(
+    read_run, trained, override, message
+) -> None:
+    with run_model.built(read_run(trained, f"--set={override}").params) as (ctx, _):
+        inputs = run_model.real_inputs(ctx)
+        with pytest.raises(errors.ConfigValueError, match=message):
+            checked_export.measure_metrics(ctx, inputs)
+
+
 def test_export_latency_is_measured_with_a_batch_of_one_example() -> None:
     sizes = []
     inputs = run_model.ModelInputs(args=[np.zeros((8, 3), np.float32)], names=["x"])
@@ -173,3 +191,56 @@ def model_outputs(model):
         return [np.asarray(each) for each in keras.tree.flatten(result)]
 
     return outputs
+
+
+def test_model_with_a_list_of_inputs_is_exported_and_measured_with_batches_of_named_features(
+    tmp_path,
+):
+    @task_factory.register_experiment("tests/named_features")
+    class TowersTask(base_task.Task):
+        def build_model(self):
+            user, item = keras.Input((2,), name="user"), keras.Input((), dtype="int32", name="item")
+            rows = keras.layers.Embedding(5, 2)(item)
+            return keras.Model([user, item], keras.layers.Dense(1)(user * rows))
+
+        def build_inputs(self, params, input_context=None):
+            # Keras pairs the features with the inputs by name and ignores the others.
+            features = {
+                "id": np.array([b"a", b"b"]),
+                "item": np.array([1, 4], np.int32),
+                "user": np.array([[0.25, 0.5], [0.75, -1.5]], np.float32),
+            }
+            dataset = tf.data.Dataset.from_tensor_slices((features, np.ones([2, 1], np.float32)))
+            return dataset.repeat().batch(2) if params.is_training else dataset.batch(2)
+
+        def build_losses(self, labels, model_outputs, aux_losses=None):
+            return tf.reduce_mean(tf.square(model_outputs - labels))
+
+    params = exp_factory.get_exp_config("tests/named_features")
+    params.override(
+        {
+            "trainer": {
+                "train_steps": 1,
+                "checkpoint_interval": 1,
+                "optimizer_config": {
+                    "optimizer": {"type": "sgd"},
+                    "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.1}},
+                },
+            },
+            "runtime": {"distribution_strategy": "off"},
+        },
+        is_strict=True,
+    )
+    run_dir = str(tmp_path / "run")
+    pipeline.RunPipeline(params, "train", run_dir).run()
+    original, *exports = checked_export.export_checkpoint(
+        params,
+        run_dir,
+        run_model.find_checkpoint(run_dir),
+        ["keras", "tf_saved_model"],
+        directory=str(tmp_path),
+        measure=True,
+    )
+    for export in exports:
+        assert export.is_within(rounding.tolerance(roundings=4))
+        assert export.metrics == pytest.approx(original.metrics, abs=1e-6)

@@ -126,6 +126,15 @@ def test_learning_rate_sweep_ignores_the_schedule_of_the_experiment():
     assert len(set(rates)) == 30
 
 
+def test_learning_rate_sweep_ignores_the_warmup_of_a_schedule_free_optimizer():
+    optimizer = {"type": "schedule_free_adamw", "schedule_free_adamw": {"warmup_steps": 1000}}
+    params = _params().replace(trainer={"optimizer_config": {"optimizer": optimizer}})
+    rates = trial_training.run_sweep(
+        params, min_rate=1e-4, max_rate=1e-2, num_steps=30
+    ).learning_rates
+    assert (rates[0], rates[-1]) == pytest.approx((1e-4, 1e-2), rel=1e-3)
+
+
 def test_learning_rate_sweep_of_a_hot_start_begins_at_its_first_rate(tmp_path):
     def save(ctx):
         ctx.trainer.train(tf.constant(5))

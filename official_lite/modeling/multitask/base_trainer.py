@@ -52,6 +52,7 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
             seed of its own.
         execution: How steps are executed: `graph`, `xla`, or `xla_loop`, which needs the trainer to
             read a batch of every task in each step.
+        steps_per_loop: The usual number of steps per call of the loop.
 
     Raises:
         errors.ConfigTypeError: The model is not a `MultiTaskBaseModel`, as the joint step requires.
@@ -67,6 +68,7 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
         train_datasets: Mapping[str, Any] | None = None,
         seed: int = 0,
         execution: str = "graph",
+        steps_per_loop: int = 1000,
     ) -> None:
         self._multi_task = multi_task
         self._multi_task_model = multi_task_model
@@ -76,6 +78,7 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
                 train_tf_function=options.use_tf_function,
                 train_tf_while_loop=options.use_tf_while_loop,
                 allow_tpu_summary=options.use_tpu_summary_optimization,
+                steps_per_loop=steps_per_loop,
             ),
             runtime=config_definitions.RuntimeConfig(seed=seed, execution=execution),
         )

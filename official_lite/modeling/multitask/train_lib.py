@@ -283,6 +283,8 @@ def get_trainer(
         kwargs["task_sampler"] = task_sampler.get_task_sampler(
             config.task_sampler, task.task_weights
         )
+    elif config.trainer_type == "joint":
+        kwargs["steps_per_loop"] = config.steps_per_loop
     with distribution_strategy.scope():
         return TRAINERS[config.trainer_type](
             multi_task=task,

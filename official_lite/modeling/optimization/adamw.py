@@ -10,7 +10,13 @@ import tensorflow as tf
 from official_lite.common.keras_variables import local_values
 from official_lite.modeling import distributed_gradients
 
-__all__ = ["AdamWeightDecay", "ScheduleFreeAdamW", "matches_any", "restart_averaging"]
+__all__ = [
+    "AdamWeightDecay",
+    "ScheduleFreeAdamW",
+    "bias_correction",
+    "matches_any",
+    "restart_averaging",
+]
 
 
 @keras.saving.register_keras_serializable("official_lite")
@@ -99,6 +105,14 @@ class ScheduleFreeAdamW(keras.optimizers.ScheduleFreeAdamW):
     `beta_1` has no effect.
     """
 
+    def warmup_factor(self, dtype: Any = "float32") -> tf.Tensor:
+        """Return the number by which the next update multiplies the learning rate.
+
+        It is computed in at least float32 and then cast to `dtype`.
+        """
+        step = tf.cast(self.iterations + 1, keras.backend.result_type(dtype, "float32"))
+        return tf.cast(tf.minimum(step / max(self.warmup_steps, 1), 1.0), dtype)
+
     def update_step(
         self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor
     ) -> None:
@@ -107,13 +121,12 @@ class ScheduleFreeAdamW(keras.optimizers.ScheduleFreeAdamW):
         momentum, velocity = self._momentums[index], self._velocities[index]
         gradient = tf.cast(gradient, variable.dtype)
         rate, step = (tf.cast(x, variable.dtype) for x in (learning_rate, self.iterations + 1))
-        if self.warmup_steps:
-            rate *= tf.minimum(step / self.warmup_steps, 1.0)
+        rate *= self.warmup_factor(variable.dtype)
         # The weights are `beta_1` times their average plus `1 - beta_1` times the momentum, so
         # `average` is the average of the weights times `beta_1`.
         average = variable - (1.0 - self.beta_1) * momentum
         self.assign_add(velocity, (tf.square(gradient) - velocity) * (1.0 - self.beta_2))
-        unbiased = velocity / (1.0 - tf.pow(tf.cast(self.beta_2, variable.dtype), step))
+        unbiased = velocity / bias_correction(self.beta_2, self.iterations + 1, variable.dtype)
         self.assign_sub(momentum, rate * gradient / (tf.sqrt(unbiased) + self.epsilon))
         average += (self.beta_1 * momentum - average) / step
         self.assign(variable, average + (1.0 - self.beta_1) * momentum)
@@ -136,6 +149,16 @@ def restart_averaging(optimizer: keras.optimizers.Optimizer) -> None:
         for weight, momentum in zip(one._trainable_variables, one._momentums, strict=True):
             for value, copy in zip(local_values(weight), local_values(momentum), strict=True):
                 copy.assign(value.read_value())
+
+
+def bias_correction(beta: float, step: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Return `1 - beta**step`, the sum of the weights of a moving average that starts at 0.
+
+    It is computed in at least float32 and then cast to `dtype`: 0.999 is 1 in bfloat16.
+    """
+    precise = keras.backend.result_type(dtype, "float32")
+    power = tf.pow(tf.cast(beta, precise), tf.cast(step, precise))
+    return tf.cast(1.0 - power, dtype)
 
 
 def matches_any(

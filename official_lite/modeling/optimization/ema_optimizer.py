@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -9,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.common.keras_variables import local_values, raw
+from official_lite.common.keras_variables import local_values, path_of, raw
 from official_lite.modeling import distributed_gradients
 
 __all__ = [
@@ -129,18 +130,31 @@ def evaluated_state(optimizer: keras.optimizers.Optimizer | None) -> Iterator[No
 
 def swap_weights(optimizer: keras.optimizers.Optimizer | None) -> None:
     """Exchange the weights and their averages exactly; a second call undoes the first."""
+    wrapper = get_moving_average(optimizer)
+    unrounded = {} if wrapper is None else wrapper._unrounded
     for weight, average in weights_and_averages(optimizer):
         for one, other in zip(local_values(weight), local_values(average), strict=True):
-            value = tf.identity(one.read_value())
-            one.assign(other.read_value())
-            other.assign(value)
+            value, mean = tf.identity(one.read_value()), tf.identity(other.read_value())
+            one.assign(tf.cast(mean, one.dtype))
+            kept = unrounded.pop(id(other), None)
+            other.assign(_unround(value, mean.dtype, kept))
+            if kept is None and one.dtype != other.dtype and tf.executing_eagerly():
+                unrounded[id(other)] = mean
 
 
 def follow_weights(optimizer: keras.optimizers.Optimizer | None) -> None:
     """Set every average to its weight, for weights that were loaded after the averages existed."""
     for weight, average in weights_and_averages(optimizer):
         for one, other in zip(local_values(weight), local_values(average), strict=True):
-            other.assign(one.read_value())
+            other.assign(tf.cast(one.read_value(), other.dtype))
+
+
+def _unround(value: tf.Tensor, dtype: tf.DType, unrounded: tf.Tensor | None) -> tf.Tensor:
+    """Return `value` in `dtype`, with the elements of `unrounded` where they round to `value`."""
+    exact = tf.cast(value, dtype)
+    if unrounded is None:
+        return exact
+    return tf.where(value == tf.cast(unrounded, value.dtype), unrounded, exact)
 
 
 @keras.saving.register_keras_serializable("official_lite")
@@ -164,6 +178,9 @@ class ExponentialMovingAverage(
     `start_step`. Before `start_step` the average equals the weight. With equal weights, the average
     is the plain mean of the weights since `start_step`: stochastic weight averaging
     (https://arxiv.org/abs/1803.05407).
+
+    The averages of weights that are less precise than float32 are float32, because the steps of an
+    average are too small for half precision: 0.999 is 1 in bfloat16.
 
     With loss scaling, put this optimizer inside the `LossScaleOptimizer`. When gradients overflow,
     the `LossScaleOptimizer` then skips both the update and the averaging.
@@ -206,6 +223,8 @@ class ExponentialMovingAverage(
         self._equal_weights = equal_weights
         # Bypass `__setattr__`, which would track the model's weights as the optimizer's own.
         self.__dict__["_shadows"] = []
+        # The averages that `swap_weights` has rounded to the dtypes of less precise weights.
+        self.__dict__["_unrounded"] = {}
 
     @property
     def has_shadow_copy(self) -> bool:
@@ -296,7 +315,7 @@ class ExponentialMovingAverage(
                 raise ValueError(f"`{variable.name}` has no average. Call `shadow_copy` first.")
             average = averages[id(raw(variable))]
             for one, other in zip(local_values(variable), local_values(average), strict=True):
-                one.assign(other.read_value())
+                one.assign(tf.cast(other.read_value(), one.dtype))
 
     @property
     def iterations(self) -> Any:
@@ -361,8 +380,11 @@ class ExponentialMovingAverage(
         for weight in weights:
             if id(raw(weight)) in known or not tf.as_dtype(weight.dtype).is_floating:
                 continue
-            average = self.add_variable_from_reference(
-                weight, name="average", initializer=functools.partial(_value_of, weight)
+            average = self.add_variable(
+                shape=weight.shape,
+                initializer=functools.partial(_value_of, weight),
+                dtype=keras.backend.result_type(weight.dtype, "float32"),
+                name=f"{re.sub('[/:]', '_', path_of(weight))}_average",
             )
             self._shadows.append((weight, average))
 
@@ -402,4 +424,5 @@ def _value_of(weight: keras.Variable, shape: Sequence[int], dtype: str) -> tf.Te
 
 def _move_average(average: tf.Variable, weight: tf.Variable, decay: tf.Tensor) -> None:
     # With this formula, a decay of 0 reproduces the weight bit for bit.
-    average.assign(weight + tf.cast(decay, average.dtype) * (average - weight))
+    value = tf.cast(weight, average.dtype)
+    average.assign(value + tf.cast(decay, average.dtype) * (average - value))

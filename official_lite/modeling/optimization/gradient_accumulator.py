@@ -196,7 +196,10 @@ class _DenseSum:
     """Running sum of one variable's gradients on each replica."""
 
     def __init__(self, variable: keras.Variable) -> None:
-        self._total = _per_replica(tf.zeros(variable.shape, variable.dtype))
+        self._dtype = variable.dtype
+        # Half precision would lose the gradients that are small compared with the sum.
+        dtype = keras.backend.result_type(variable.dtype, "float32")
+        self._total = _per_replica(tf.zeros(variable.shape, dtype))
 
     def add(self, gradient: tf.Tensor | tf.IndexedSlices) -> None:
         dense = tf.convert_to_tensor(gradient)
@@ -204,7 +207,8 @@ class _DenseSum:
 
     def divide_by(self, total: Any) -> Any:
         """Return the sum divided by the total weight."""
-        return self._total.read_value() / tf.cast(total, self._total.dtype)
+        average = self._total.read_value() / tf.cast(total, self._total.dtype)
+        return tf.cast(average, self._dtype)
 
     def reset(self) -> None:
         self._total.assign(tf.zeros_like(self._total))

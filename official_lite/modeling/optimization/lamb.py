@@ -87,9 +87,9 @@ class LAMB(keras.optimizers.Lamb):
         first, second = self._momentums[index], self._velocities[index]
         self.assign_add(first, (gradient - first) * (1.0 - self.beta_1))
         self.assign_add(second, (tf.square(gradient) - second) * (1.0 - self.beta_2))
-        step = tf.cast(self.iterations + 1, gradient.dtype)
-        unbiased_first = first / (1.0 - tf.pow(tf.cast(self.beta_1, gradient.dtype), step))
-        unbiased_second = second / (1.0 - tf.pow(tf.cast(self.beta_2, gradient.dtype), step))
+        step, dtype = self.iterations + 1, gradient.dtype
+        unbiased_first = first / adamw.bias_correction(self.beta_1, step, dtype)
+        unbiased_second = second / adamw.bias_correction(self.beta_2, step, dtype)
         return unbiased_first / (tf.sqrt(unbiased_second) + self.epsilon)
 
 

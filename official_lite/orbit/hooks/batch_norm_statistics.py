@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -65,16 +65,26 @@ class BatchNormStatistics:
         """Return whether the model has no trainable batch normalization layer."""
         return not self._recorders
 
-    def update(self, num_steps: int) -> None:
-        """Compute the statistics over `num_steps` batches and assign them to the layers.
+    def update(self, num_steps: int) -> Callable[[], None]:
+        """Compute the statistics over `num_steps` whole batches and assign them to the layers.
+
+        Returns:
+            A function that assigns the earlier statistics.
 
         Raises:
             errors.DataError: The training data are empty.
         """
-        if self.is_empty:
-            return
-        for recorder, total in zip(self._recorders, self._totals(num_steps), strict=True):
+        totals = self._totals(num_steps) if self._recorders else []
+        statistics = [each for recorder in self._recorders for each in recorder.statistics]
+        earlier = [each.numpy() for each in statistics]
+        for recorder, total in zip(self._recorders, totals, strict=True):
             recorder.put_in_place(total)
+
+        def undo() -> None:
+            for variable, value in zip(statistics, earlier, strict=True):
+                variable.assign(value)
+
+        return undo
 
     def _totals(self, num_steps: int) -> list[Array]:
         if self._dataset is None:
@@ -84,6 +94,9 @@ class BatchNormStatistics:
             self._step_fn = tf.function(self._build_step())
         for recorder in self._recorders:
             recorder.begin()
+        # With gradient accumulation, the dataset has micro-batches.
+        config = getattr(self.trainer, "config", None)
+        num_parts = hyperparams.get_by_path(config, "trainer.grad_accum_steps") or 1
         iterator = iter(self._dataset)
         totals: list[Array] = [np.zeros([3, 1])] * len(self._recorders)
         with contextlib.ExitStack() as stack:
@@ -93,11 +106,11 @@ class BatchNormStatistics:
             # task, such as the variables of a second optimizer.
             function = self._step_fn.get_concrete_function(iterator)
             stack.enter_context(unchanged(function.graph.variables))
-            for step in range(num_steps):
+            for part in range(num_steps * num_parts):
                 try:
                     sums = self._step_fn(iterator)
                 except loop_fns.END_OF_DATA as error:
-                    if step == 0:
+                    if part == 0:
                         raise errors.DataError(
                             "The training data are empty, so batch normalization statistics can't "
                             "be computed from them. Check the training data."
@@ -105,7 +118,7 @@ class BatchNormStatistics:
                     logging.warning(
                         "The training data ended after %d batches, so the batch normalization "
                         "statistics are computed from fewer batches than requested.",
-                        step,
+                        part // num_parts,
                     )
                     break
                 totals = [t + s.numpy() for t, s in zip(totals, sums, strict=True)]
@@ -153,6 +166,11 @@ class _Recorder:
                 synchronization=tf.VariableSynchronization.ON_READ,
                 aggregation=tf.VariableAggregation.SUM,
             )
+
+    @property
+    def statistics(self) -> list[Any]:
+        """Return the moving mean and the moving variance of the layer."""
+        return [self._layer.moving_mean, self._layer.moving_variance]
 
     def begin(self) -> None:
         mean = np.asarray(self._layer.moving_mean.numpy(), np.float32)
@@ -321,12 +339,12 @@ class PreciseBatchNorm(Hook):
         super().detach()
         self._statistics = None
 
-    def _update(self) -> None:
+    def _update(self) -> Callable[[], None] | None:
         if self._statistics is None or not self._is_training:
-            return
+            return None
         optimizer = runner.optimizer_of(self.trainer)
         with self.controller.storage.muted(), ema_optimizer.averaged_weights(optimizer):
-            self._statistics.update(self._num_steps)
+            return self._statistics.update(self._num_steps)
 
 
 class StochasticWeightAveraging(Hook):

@@ -110,10 +110,10 @@ class KerasCallback(Hook):
     * If training resumes, `CSVLogger` continues its file, also without `append`. Rows after the
       restored step are removed.
     * If a controller trains several times in a row, Keras' own callbacks continue with their state.
-    * Checkpoints contain the epoch number, the step at which the epoch began, the values of the
-      monitored metric in the epoch, and the callback's own state: its attributes that are numbers,
-      strings, arrays, or lists and dictionaries of them, if they changed since `on_train_begin`.
-      Arguments of Keras' own classes are taken from the config.
+    * Checkpoints contain the epoch number, the step at which the epoch began, the last training
+      report, the results of the evaluation within the epoch, and the callback's own state: its
+      attributes that are numbers, strings, arrays, or lists and dictionaries of them, if they
+      changed since `on_train_begin`. Arguments of Keras' own classes are taken from the config.
 
     Args:
         callback: A callback, the name of a class in `keras.callbacks`, or `module:Class`.
@@ -149,7 +149,7 @@ class KerasCallback(Hook):
         self._has_ended = False
         # Whether the callback has ended training, possibly in an earlier process.
         self._has_stopped = False
-        # The last value of the monitored training metric before the restored checkpoint was saved.
+        # The last training report before the restored checkpoint was saved.
         self._earlier_logs: dict[str, float] = {}
         self._validation_logs: dict[str, float] = {}
         self._epoch_logs: dict[str, float] = {}
@@ -246,13 +246,13 @@ class KerasCallback(Hook):
         # Before training begins, only the restored state exists.
         state, train_logs = self._state.restored, self._earlier_logs
         if self._state.has_begun:
-            state, train_logs = self._state.changes(), self._monitored(self._train_logs())
+            state, train_logs = self._state.changes(), self._train_logs()
         arrays: dict[str, Any] = {}
         attributes = {"attributes": _pack(state, arrays)} if state else {}
         of_epoch = {
             "first_step": self._first_step,
             "train_logs": train_logs,
-            "validation_logs": self._monitored(self._validation_logs),
+            "validation_logs": self._validation_logs,
             "file_size": self._csv_file.size() if self._csv_file is not None else None,
         }
         if self._has_stopped:
@@ -359,11 +359,6 @@ class KerasCallback(Hook):
         steps_per_epoch = self.controller.steps_per_epoch
         first_step = self.iter if self._first_step is None else self._first_step
         return self.iter % steps_per_epoch if steps_per_epoch else self.iter - first_step
-
-    def _monitored(self, logs: Mapping[str, float]) -> dict[str, float]:
-        """Return the entry of `logs` that the callback monitors, if there is one."""
-        monitor = getattr(self.callback, "monitor", None)
-        return {name: value for name, value in logs.items() if name == monitor}
 
     def _train_logs(self) -> dict[str, float]:
         return {**self._earlier_logs, **_keras_logs(self.controller.train_logs)}

@@ -57,7 +57,8 @@ class IterationTimer(Hook):
     * `epoch_seconds`: the time of the epoch in the compiled loop. For the epoch in which a run
       resumes, only the remaining part counts.
 
-    The hook reads the clock whenever the loop stops for any other reason.
+    The hook reads the clock whenever the loop stops for any other reason. If recovery restores a
+    checkpoint, all measurements begin anew there, except that of the total time in the log.
 
     Args:
         every_n_steps: The interval.
@@ -84,15 +85,19 @@ class IterationTimer(Hook):
         )
 
     def before_train(self) -> None:
-        self._warm = None
-        self._start = self._now = self._reported = self._epoch_start = self._mark()
+        self._start = self._mark()
+        self._begin(self._start)
+
+    def after_restore(self) -> None:
+        # The time of the discarded steps must not count for the steps that are kept.
+        self._begin(self._mark())
 
     def after_step(self) -> None:
         self._now = self._mark()
         if self._epoch_trigger().is_due(self._now.step):
             self._report_epoch()
         if self._warm is None:
-            self._end_warmup(since=self._start or self._now)
+            self._end_warmup(since=self._first)
         elif triggers.every(self.every_n_steps).is_due(self._now.step):
             self._report_pace(self._warm)
 
@@ -101,7 +106,7 @@ class IterationTimer(Hook):
             return
         # A short run may end before the warm-up does.
         is_warm = self._warm is not None and self._warm.step < self._now.step
-        self._log_pace(self._warm if self._warm is not None and is_warm else self._start)
+        self._log_pace(self._warm if self._warm is not None and is_warm else self._first)
         end = self._mark()
         total = end.seconds - self._start.seconds
         between = total - (end.train_seconds - self._start.train_seconds)
@@ -110,6 +115,10 @@ class IterationTimer(Hook):
             _in_words(total),
             _in_words(between),
         )
+
+    def _begin(self, mark: "_Mark") -> None:
+        self._warm = None
+        self._first = self._now = self._reported = self._epoch_start = mark
 
     def _log_pace(self, since: "_Mark") -> None:
         steps = self._now.step - since.step
@@ -315,11 +324,13 @@ class WeightNorms(Hook):
                 f"{type(self.trainer).__name__} has no `model`, so WeightNorms has no weights to "
                 "measure. Set this attribute, or remove the hook."
             )
-        weights = {keras_variables.path_of(weight): weight for weight in model.trainable_variables}
-        found = {p: w for p, w in weights.items() if re.search(self._pattern or "", p)}
+        pairs = [(keras_variables.path_of(weight), weight) for weight in model.trainable_variables]
+        found = [(path, w) for path, w in pairs if re.search(self._pattern or "", path)]
         if not found:
-            raise _no_match(self, self._pattern, weights)
-        return found
+            raise _no_match(self, self._pattern, [path for path, _ in pairs])
+        # Weights of two functional models may have the same path.
+        names = nested_dict.unique_keys([path for path, _ in found])
+        return dict(zip(names, [weight for _, weight in found], strict=True))
 
 
 def _no_match(hook: Hook, pattern: str | None, paths: Iterable[str]) -> errors.ConfigValueError:

@@ -253,7 +253,7 @@ class _Watch:
 
     @contextlib.contextmanager
     def _checking(self, layer: keras.layers.Layer) -> Iterator[None]:
-        call = layer.call
+        call = getattr(layer, keras_variables.name_of_call(layer))
 
         def watched_call(*args: Any, **kwargs: Any) -> Any:
             if layer is self._model:

@@ -179,12 +179,16 @@ def current_learning_rate(
     """Return the learning rate of the next update.
 
     Args:
-        optimizer: An optimizer whose `learning_rate` is a value, as in Keras, or a schedule.
+        optimizer: An optimizer whose `learning_rate` is a value, as in Keras, or a schedule. The
+            warm-up of a `ScheduleFreeAdamW` is included.
         global_step: The step at which to evaluate the schedule if the optimizer has no
             `iterations`.
     """
     rate = optimizer.learning_rate
-    return rate(getattr(optimizer, "iterations", global_step)) if callable(rate) else rate
+    if callable(rate):
+        rate = rate(getattr(optimizer, "iterations", global_step))
+    *_, innermost = distributed_gradients.wrapped_optimizers(optimizer)
+    return rate * innermost.warmup_factor() if hasattr(innermost, "warmup_factor") else rate
 
 
 def learning_rates(

@@ -114,6 +114,10 @@ def test_resumed_multitask_run_equals_an_uninterrupted_run(
     assert run("resumed", 8) == run("unbroken", 8)
 
 
+def test_joint_trainer_has_the_loop_length_of_the_config(train: Callable[..., Any]) -> None:
+    assert train("graph", "joint", num_steps=1).config.trainer.steps_per_loop == 4
+
+
 def test_error_for_an_unknown_trainer_type_suggests_the_most_similar_type(train) -> None:
     with pytest.raises(errors.UnknownNameError, match="joint"):
         train("graph", "jonit")

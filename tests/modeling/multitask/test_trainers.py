@@ -131,6 +131,14 @@ def test_resumed_multitask_trainer_ends_with_the_weights_of_an_uninterrupted_tra
         assert _counts(resumed) == _counts(uninterrupted)
 
 
+def test_joint_trainer_counts_the_skipped_batches_of_all_tasks(
+    make_trainer: Callable[..., Any],
+) -> None:
+    trainer = make_trainer("joint")
+    trainer.skip_batches(3)
+    assert trainer.num_batches_skipped == trainer.num_batches_read == 2 * 3
+
+
 def test_weight_averages_start_at_the_weights_set_by_initialize(
     make_trainer: Callable[..., Any],
 ) -> None:

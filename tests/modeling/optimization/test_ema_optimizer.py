@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_lite.checkpoint import fallback
 from official_lite.common import errors
 from official_lite.modeling import performance
 from official_lite.modeling.distributed_gradients import make_distributed
@@ -251,3 +252,44 @@ def test_invalid_use_of_a_moving_average_is_refused(
 ) -> None:
     with pytest.raises(error, match=named):
         call()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("equal_weights", [False, True])
+def test_average_of_half_precision_weights_moves_in_float32_and_survives_evaluations(
+    dtype: str, equal_weights: bool
+) -> None:
+    averages = []
+    for one in ("float32", dtype):
+        weight = keras.Variable([1.0], dtype=one)
+        optimizer = ExponentialMovingAverage(
+            keras.optimizers.SGD(1.0), average_decay=0.9995, equal_weights=equal_weights
+        )
+        optimizer.build([weight])
+        optimizer.inner_optimizer.iterations.assign(20_000)
+        weight.assign([2.0])
+        for _ in range(3):
+            optimizer.apply_gradients([(tf.constant([0.0], one), weight)])
+            with averaged_weights(optimizer), following_weights(optimizer):
+                rounded = weight.numpy()
+        averages.append(optimizer.averages[0].numpy())
+        assert weight.numpy() == [2.0]
+        assert rounded == averages[-1].astype(rounded.dtype)
+    assert averages[0] > 1.0
+    np.testing.assert_array_equal(*averages)
+
+
+def test_average_that_an_earlier_version_saved_in_half_precision_is_refused_with_its_dtype(
+    tmp_path: Path,
+) -> None:
+    def build() -> tf.train.Checkpoint:
+        weight = keras.Variable([1.0], dtype="bfloat16", name="w")
+        optimizer = ExponentialMovingAverage(keras.optimizers.SGD(0.1))
+        optimizer.build([weight])
+        return tf.train.Checkpoint(weight=weight, optimizer=optimizer)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keras.backend, "result_type", lambda dtype, _: dtype)
+        path = build().save(str(tmp_path / "ckpt"))
+    with pytest.raises(errors.CheckpointError, match="float does not equal original dtype bfloat"):
+        fallback.restore_newest(build(), [path])

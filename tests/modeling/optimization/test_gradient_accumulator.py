@@ -126,3 +126,15 @@ def test_gradient_accumulator_refuses_lazy_rows_of_a_table_it_was_not_given() ->
     rows = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), tf.constant([6, 2]))
     with pytest.raises(errors.ConfigValueError, match="the lookups in"):
         accumulator.apply_gradients([(rows, table)])
+
+
+def test_gradients_of_half_precision_weights_are_summed_in_float32() -> None:
+    variable = keras.Variable([0.0], dtype="bfloat16")
+    optimizer = distributed_gradients.make_distributed(keras.optimizers.SGD(1.0))
+    optimizer.build([variable])
+    accumulator = gradient_accumulator.GradientAccumulator(optimizer, [variable], 257)
+    # In bfloat16, 256 + 1 is 256.
+    for gradient in (256.0, *[1.0] * 256):
+        accumulator.apply_gradients([(tf.constant([gradient], tf.bfloat16), variable)])
+    accumulator.flush()
+    np.testing.assert_allclose(variable.numpy().astype(float), [-512 / 257], rtol=0.004)

@@ -340,3 +340,19 @@ def test_adafactor_config_fields_become_keras_arguments_or_raise_if_unsupported(
     assert not optimizer.relative_step
     with pytest.raises(errors.ConfigValueError, match=r"optimizer\.adafactor\.beta1"):
         _built("adafactor", {"beta1": 0.9})
+
+
+@pytest.mark.parametrize(
+    "optimizer_cls", [lamb.LAMB, adamw.ScheduleFreeAdamW, keras.optimizers.Adam]
+)
+def test_bfloat16_weights_move_like_float32_weights_and_stay_finite(optimizer_cls: Any) -> None:
+    weights = []
+    for dtype in ("float32", "bfloat16"):
+        weight = keras.Variable([1.0, 0.5], dtype=dtype)
+        optimizer = distributed_gradients.make_distributed(optimizer_cls(0.1))
+        for _ in range(3):
+            # A gradient of 0 must not make a weight NaN.
+            optimizer.apply_gradients([(tf.constant([0.5, 0.0], dtype), weight)])
+        weights.append(np.asarray(weight.numpy(), np.float32))
+    assert weights[0][0] < 0.9
+    np.testing.assert_allclose(weights[1], weights[0], atol=0.02)

@@ -56,6 +56,20 @@ def test_moving_statistics_equal_the_exact_mean_and_variance_of_all_examples(
         rounding.assert_close(np.square(stddev), examples.var(0) + 1e-3, **terms)
 
 
+def test_batch_norm_statistics_cover_as_many_examples_with_micro_batches_as_without(
+    make_task_trainer, points_task
+) -> None:
+    class Task(points_task):
+        def layers(self):
+            return [keras.layers.BatchNormalization(name="normalize")]
+
+    trainer = make_task_trainer(Task, grad_accum_steps=2)
+    mean, _ = _statistics(trainer, 3)
+    examples = _examples(trainer, 2 * 3)
+    assert len(examples) == 3 * BATCH_SIZE
+    rounding.assert_close(mean, examples.mean(0), roundings=len(examples))
+
+
 def test_second_update_replaces_the_batch_norm_statistics_of_the_first_update(make_normalized):
     trainer = make_normalized()
     statistics = batch_norm_statistics.BatchNormStatistics(trainer)

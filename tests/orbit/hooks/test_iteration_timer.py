@@ -2,8 +2,10 @@ import re
 import time
 
 import pytest
+import tensorflow as tf
 
 from official_lite import orbit
+from official_lite.core import actions as recovery
 from official_lite.orbit import hooks
 
 
@@ -93,6 +95,46 @@ def test_iteration_timer_does_not_mask_an_error_of_another_hook_in_before_train(
     with pytest.raises(ArithmeticError, match="bad start"):
         make_controller(make_trainer(), hooks=listed).train(10)
     assert not any("also failed" in line for line in log_lines)
+
+
+def test_times_of_steps_that_a_recovery_discarded_are_not_counted(
+    make_trainer, make_controller, make_manager, recording_writer, log_lines, monkeypatch
+):
+    class CountingAllSteps(make_trainer):
+        def train_step(self, iterator):
+            super().train_step(iterator)
+            steps_run.assign_add(1)
+
+    def recover(output):
+        if controller.step in blown_up:
+            blown_up.clear()
+            recovery.RecoveryAction(manager)(output)
+
+    # Each step takes a second.
+    steps_run, blown_up = tf.Variable(0), [25]
+    monkeypatch.setattr(
+        orbit.Controller, "train_seconds", property(lambda self: float(steps_run.numpy()))
+    )
+    trainer = CountingAllSteps()
+    manager = make_manager(trainer, 10)
+    controller = make_controller(
+        trainer,
+        hooks=[hooks.IterationTimer(every_n_steps=10)],
+        checkpoint_manager=manager,
+        train_actions=[recover],
+        log_interval=5,
+        steps_per_epoch=30,
+    )
+    controller.train(60)
+    assert (blown_up, steps_run.numpy()) == ([], 65)
+    records = [(r.step, r.values) for r in recording_writer.records]
+    paces = [v["seconds_per_step"] for _, v in records if "seconds_per_step" in v]
+    assert len(paces) >= 4
+    assert set(paces) == {1.0}
+    # Of the first epoch, only the part after the restored step 20 counts.
+    epochs = [(step, v["epoch_seconds"]) for step, v in records if "epoch_seconds" in v]
+    assert epochs == [(30, 10.0), (60, 30.0)]
+    assert any("35 iterations in 35 s (1 s/it), from step 25 on" in line for line in log_lines)
 
 
 def test_epoch_duration_is_logged_and_recorded_at_each_epoch_end(

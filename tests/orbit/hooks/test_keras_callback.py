@@ -1,16 +1,18 @@
 import collections
 import csv
 import math
+import os
+import signal
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.common import errors
+from official_lite.common import errors, preemption
 from official_lite.core import train_lib
 from official_lite.orbit import hooks
-from tests import rounding
+from tests import rounding, waiting
 
 # Keras itself triggers this warning with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -254,7 +256,7 @@ def test_keras_early_stopping_ends_training_and_sets_the_stop_reason(
 def make_model_manager(tmp_path):
     def make(trainer, interval):
         return tf.train.CheckpointManager(
-            tf.train.Checkpoint(model=trainer.model),
+            tf.train.Checkpoint(model=trainer.model, step=trainer.global_step),
             str(tmp_path / "model"),
             max_to_keep=None,
             step_counter=trainer.global_step,
@@ -268,6 +270,47 @@ def _saved_weight(manager):
     model = manager.checkpoint.model
     manager.checkpoint.restore(manager.latest_checkpoint)
     return model.get_weights()[0].item()
+
+
+class SignalAt(hooks.Hook):
+    every_n_steps = 1
+
+    def __init__(self, step):
+        self.step = step
+
+    def after_step(self):
+        if self.controller.step == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+            waiting.wait_for(preemption.requested)
+
+
+@pytest.mark.parametrize(("steps_per_epoch", "stopped_at"), [(None, 2), (4, 3)])
+def test_csv_log_of_a_run_that_a_signal_stopped_in_its_first_epoch_has_all_columns(
+    train, make_keras_trainer, make_model_manager, tmp_path, steps_per_epoch, stopped_at
+):
+    def start(path, *more_hooks, **arguments):
+        train(
+            keras.callbacks.CSVLogger(str(path)),
+            4,
+            eval_interval=2,
+            steps_per_epoch=steps_per_epoch,
+            more_hooks=more_hooks,
+            **arguments,
+        )
+
+    whole, parts = tmp_path / "whole.csv", tmp_path / "parts.csv"
+    start(whole)
+    trainer = make_keras_trainer()
+    manager = make_model_manager(trainer, 100)
+    # The signal comes before the evaluation that ends the epoch.
+    with preemption.catch_signals(), pytest.raises(errors.PreemptedError):
+        start(parts, SignalAt(stopped_at), trainer=trainer, checkpoint_manager=manager)
+    assert trainer.global_step.numpy() == stopped_at
+    trainer = make_keras_trainer()
+    start(parts, trainer=trainer, checkpoint_manager=make_model_manager(trainer, 100))
+    columns = [[list(row) for row in _without_speed(path)] for path in (parts, whole)]
+    assert columns[0] == columns[1]
+    assert {"loss", "val_loss"} <= {*columns[0][0]}
 
 
 @pytest.mark.parametrize(

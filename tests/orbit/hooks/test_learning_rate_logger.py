@@ -1,6 +1,7 @@
 import keras
 import pytest
 
+from official_lite.modeling.optimization import adamw
 from official_lite.orbit import hooks
 
 
@@ -22,6 +23,15 @@ def test_logged_learning_rate_follows_the_schedule(
     assert [step for step, _ in logged] == [2, 4, 6]
     for step, rate in logged:
         assert rate == pytest.approx(float(_schedule()(step)), abs=1e-7)
+
+
+def test_logged_learning_rate_includes_the_warmup_of_a_schedule_free_optimizer(
+    make_keras_trainer, make_controller, recording_writer
+):
+    trainer = make_keras_trainer(lambda: adamw.ScheduleFreeAdamW(0.5, warmup_steps=4))
+    make_controller(trainer, hooks=[hooks.LearningRateLogger(1)], steps_per_loop=1).train(4)
+    # After one update, the next one uses 2/4 of the rate.
+    assert _logged(recording_writer) == [(1, 0.25), (2, 0.375), (3, 0.5), (4, 0.5)]
 
 
 @pytest.mark.parametrize("as_list", [True, False])

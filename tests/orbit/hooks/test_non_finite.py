@@ -218,3 +218,22 @@ def test_non_finite_hook_keeps_a_call_method_that_a_user_assigned_to_a_layer(tra
     x = tf.ones((1, 4))
     single = tf.matmul(x, layer.kernel.value) + layer.bias.value
     tf.debugging.assert_near(layer(x), 2.0 * single)
+
+
+# Keras triggers this warning when it quantizes.
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+def test_non_finite_report_names_a_quantized_layer(train):
+    calls = tf.Variable(0, trainable=False)
+
+    def burst(x):
+        calls.assign_add(1)
+        return x * tf.where(calls == 5, INF, 1.0)
+
+    def quantized():
+        layer = keras.layers.Dense(3, activation=burst, name="quantized")
+        layer.build((None, 4))
+        layer.quantize("int8")
+        return layer
+
+    report = _report(train, quantized, hook=hooks.NonFinite(layers=True))
+    assert "output is the output of the layer quantized (Dense)" in report

@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite import orbit
+from official_lite.common import errors
 from official_lite.orbit import hooks
 from tests import rounding
 
@@ -129,3 +130,20 @@ def test_hook_in_a_second_run_updates_the_batch_norm_statistics_of_its_model(tra
     seen = Seen()
     trainer = train(hook, seen)
     rounding.assert_close(seen.means[-1], _mean(trainer), roundings=ROUNDINGS)
+
+
+def test_evaluation_ended_by_a_signal_leaves_the_statistics_from_before_it(train):
+    def stop():
+        raise errors.PreemptedError("terminated")
+
+    class Stop(orbit.Hook):
+        def before_train(self):
+            self.controller.eval_preparations.append(stop)
+
+    variables = []
+    for used in ([hooks.PreciseBatchNorm(num_steps=8), Stop()], [Stop()]):
+        with pytest.raises(errors.PreemptedError):
+            train(*used)
+        variables.append([each.numpy() for each in used[-1].trainer.model.variables])
+    for one, other in zip(*variables, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 
@@ -35,3 +36,25 @@ def test_weight_histograms_are_logged_if_histograms_is_true(
     hook = hooks.WeightNorms(histograms=True, every_n_steps=2)
     _train(make_keras_trainer(), make_controller, hook)
     assert list(recording_writer.records[-1].histograms) == ["weights/net/dense/kernel"]
+
+
+def test_weights_of_two_towers_with_equal_paths_are_all_part_of_the_norm(
+    make_keras_trainer, make_controller, recording_writer
+):
+    def tower(name):
+        inputs = keras.Input((1,))
+        return keras.Model(inputs, keras.layers.Dense(1, name="proj")(inputs), name=name)
+
+    inputs = keras.Input((1,))
+    trainer = make_keras_trainer()
+    trainer.optimizer = keras.optimizers.SGD(0.1)
+    trainer.model = keras.Model(inputs, tower("user")(inputs) + tower("item")(inputs))
+    observers = [hooks.WeightNorms(every_n_steps=2), hooks.WeightNorms("kernel$", every_n_steps=2)]
+    make_controller(trainer, hooks=observers, steps_per_loop=2).train(2)
+    values = recording_writer.records[-1].values
+    expected = np.linalg.norm([np.linalg.norm(weight) for weight in trainer.model.get_weights()])
+    assert values["weight_norm/global"] == pytest.approx(expected, abs=1e-6)
+    kernels = [w for w in trainer.model.trainable_weights if w.name == "kernel"]
+    for kernel, name in zip(kernels, ("proj/kernel", "proj/kernel_1"), strict=True):
+        norm = np.linalg.norm(kernel.numpy())
+        assert values[f"weight_norm/{name}"] == pytest.approx(norm, abs=1e-6)
