@@ -98,9 +98,11 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         on_save: Called in each save before the state is read. The function it returns is called
             when the files are complete and before the commit file is written, possibly in another
             thread.
+        restored: The path of the checkpoint that was restored last; None if there was none.
     """
 
     on_save: Callable[[], Callable[[], None]] | None = None
+    restored: str | None = None
 
     def __init__(
         self,
@@ -299,6 +301,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
 
     def _follow(self, path: str | None) -> None:
         """Link the next checkpoint to a restored one, if this manager writes a checksum chain."""
+        self.restored = path
         is_linked = self._seal and path is not None and files.exists(commit.path_of(path))
         self._previous = commit.checksum(path) if path is not None and is_linked else None
 

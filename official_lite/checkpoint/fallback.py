@@ -201,7 +201,9 @@ def require_complete(
     """Check that `checkpoint.restore(path)` would assign every variable, without assigning any.
 
     Variables that do not exist yet and objects without variables, such as Keras metrics, are not
-    checked. Neither is bookkeeping that older checkpoints lack.
+    checked. Neither is what older checkpoints lack: bookkeeping, the states of recurrent layers,
+    and the random and adapted state of the layers of modules. Weights of these layers are checked,
+    because a model without them is of no use.
 
     Args:
         checkpoint: The checkpoint object to restore into.
@@ -230,7 +232,7 @@ def require_complete(
     if not is_clear:
         with _without_weights_of_optimizers(checkpoint):
             places, lists = _compare(checkpoint, saved)
-    optional_ids = {id(variable) for variable in optional}
+    optional_ids = {id(variable) for variable in optional} | _find_new_state(checkpoint, places)
     wanted = [place for place in places if id(place.value) not in optional_ids]
     missing = [
         place
@@ -246,13 +248,18 @@ def require_complete(
         for old, new in place.value.find_other_keys(text)
     ]
     misshapen = [place for place in wanted if place.other_shapes]
-    lost = [place for place in places if "hidden_weights/" in place.key and not place.is_saved]
+    lost = [
+        place
+        for place in places
+        if "hidden_items/" in place.key
+        and not (place.is_saved or isinstance(place.value, model_state.HiddenNames))
+    ]
     if lost and not missing:
         logging.warning(
-            "%s was saved by an older version, which did not save all layers of modules. These "
-            "weights keep their present values: %s.",
+            "%s lacks state of layers in modules, which older versions did not save. It keeps its "
+            "present values: %s.",
             path,
-            saved_graph.enumerate_first(f"{len(lost)} weights", lost),
+            saved_graph.enumerate_first(f"{len(lost)} values", lost),
         )
     restored = {node.tensor.key for place in places for node in place.nodes if node.tensor}
     # If a list has changed its length and some saved elements are not restored, elements may be
@@ -284,6 +291,20 @@ def require_complete(
         f"{path} can't be restored; nothing was changed. The checkpoint is intact, but it does "
         f"not match this run: {'; '.join(filter(None, problems))}. {_remedy(saved, missing)}"
     )
+
+
+def _find_new_state(checkpoint: tf.train.Checkpoint, places: Collection["_Place"]) -> set[int]:
+    """Return the ids of the parts of each item, except weights, that only newer versions save.
+
+    An item of which the files contain a part was not saved by an older version, so it is left out.
+    """
+    saved = {id(place.value) for place in places if place.is_saved}
+    found: set[int] = set()
+    for name, item in model_state.find_new_items(checkpoint):
+        parts = {id(part) for part in tf.train.TrackableView(item).descendants()}
+        if name != "hidden_weights" and saved.isdisjoint(parts):
+            found |= parts
+    return found
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ optimizer class and of the paths of the variables are therefore compared before 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -38,7 +38,9 @@ __all__ = [
     "describe",
     "dict_keys",
     "find_adaptable_layers",
+    "find_new_items",
     "follow_statistics",
+    "groups_of_items",
     "hidden_items",
     "recurrent_items",
     "plain_containers",
@@ -142,6 +144,33 @@ def recurrent_items(*models: keras.Model | tf.Module) -> dict[str, Any]:
     return {"recurrent_state": states} if states else {}
 
 
+def groups_of_items(checkpoint: tf.train.Checkpoint) -> Iterator[Mapping[str, Any]]:
+    """Yield the items of a checkpoint, and those of each attribute in it, by name."""
+    children = tf.train.TrackableView.children
+    yield children(checkpoint)
+    for part in tf.train.TrackableView(checkpoint).descendants():
+        if isinstance(part, Mapping) and "value" in part:
+            yield children(part)
+
+
+def find_new_items(checkpoint: tf.train.Checkpoint) -> Iterator[tuple[str, Any]]:
+    """Yield the items that older versions did not save with a model or an attribute, with names.
+
+    These are the hidden items of the layers of modules, except for the models of tasks, and the
+    states of recurrent layers.
+    """
+    children = tf.train.TrackableView.children
+    for items in groups_of_items(checkpoint):
+        sub_tasks = getattr(items.get("value", items.get("model")), "sub_tasks", {})
+        hidden = items.get("hidden_items")
+        layers = children(hidden) if hidden is not None else {}
+        for name, part in layers.items():
+            if name not in sub_tasks:
+                yield from children(part).items()
+        if "recurrent_state" in items:
+            yield "recurrent_state", items["recurrent_state"]
+
+
 def weight_items(model: keras.Model | tf.Module) -> dict[str, Any]:
     """Return the items that restore the weights of a model, but not its random state."""
     return {"model": model} | _hidden_weight_items(model)
@@ -170,17 +199,22 @@ def _by_part(
 def _parts(module: tf.Module) -> dict[str, keras.Layer]:
     """Return the models of `sub_tasks` by task, and the other Keras layers of a module by path."""
     parts: dict[str, keras.Layer] = dict(getattr(module, "sub_tasks", {}))
-    known = {id(v) for part in parts.values() for v in part.variables}
+    known = {key for part in parts.values() for key in _ids_of_state(part)}
     if not isinstance(module, tf.Module):
         return parts
     below = module._flatten(predicate=lambda part: isinstance(part, keras.Layer), with_path=True)
     for path, layer in below:
-        variables = set(map(id, layer.variables))
+        state = _ids_of_state(layer)
         # The models of tasks share layers that the module may also keep as attributes.
-        if not variables <= known:
+        if not state <= known:
             parts[".".join(map(str, path))] = layer
-            known |= variables
+            known |= state
     return parts
+
+
+def _ids_of_state(layer: keras.Layer) -> set[int]:
+    """Return the ids of a layer's variables and of adaptable layers, which may have none."""
+    return set(map(id, [*layer.variables, *find_adaptable_layers(layer)]))
 
 
 def _layers_of(model: keras.Model | tf.Module) -> list[keras.Layer]:

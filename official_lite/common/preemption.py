@@ -26,7 +26,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 # A launcher may forward a signal that the terminal has already sent to the whole process group.
 # Signals within this time are therefore treated as one request.
-_SECONDS_OF_ONE_REQUEST = 0.5
+SECONDS_OF_ONE_REQUEST = 0.5
 
 
 @contextlib.contextmanager
@@ -160,7 +160,8 @@ class _Watch:
 
         The child has no listening thread. It would send its signals to the thread of its parent,
         which would stop. SIGINT still does nothing, because a terminal sends it to the children
-        as well, and the parent may need them until it has stopped.
+        as well, and the parent may need them until it has stopped. SIGTERM can't be treated like
+        that, because a pool ends its workers by it and waits for them.
         """
         signal.set_wakeup_fd(-1)
         if signal.SIGTERM in self._old_handlers:
@@ -186,7 +187,7 @@ class _Watch:
     def _is_second(self, number: int) -> bool:
         if self.first is None:
             return False
-        return time.monotonic() - self._first_time > _SECONDS_OF_ONE_REQUEST
+        return time.monotonic() - self._first_time > SECONDS_OF_ONE_REQUEST
 
 
 _watch: _Watch | None = None

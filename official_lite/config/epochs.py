@@ -162,7 +162,7 @@ def warn_of_batch_size(params: Any, step: int, earlier_size: int) -> None:
     """
     conversion: _Conversion | None = vars(params).get(_CONVERSIONS, {}).get("trainer.train_steps")
     size = hyperparams.get_by_path(params, "task.train_data.global_batch_size")
-    if conversion is None or params.trainer.train_steps != conversion.value or not size:
+    if not step or not size or conversion is None or params.trainer.train_steps != conversion.value:
         return
     planned, wanted = conversion.value, conversion.given_value
     # The steps in which batches of the current size read the examples of the earlier steps.
@@ -170,15 +170,15 @@ def warn_of_batch_size(params: Any, step: int, earlier_size: int) -> None:
     trained = wanted * float((read + max(planned - step, 0)) / planned)
     logging.warning(
         "`task.train_data.global_batch_size` was %d up to step %d, and is now %d, so the run "
-        "trains %.4g epochs: the config asks for %g, which are %d steps only if all of them have "
-        "batches of the current size. To train %g epochs, set `trainer.train_steps` to %d.",
+        "trains for %.4g instead of %g epochs: the config asks for %d steps, which assumes batches "
+        "of the current size from the start. To train for all epochs, set `trainer.train_steps` to "
+        "%d.",
         earlier_size,
         step,
         size,
         trained,
         wanted,
         planned,
-        wanted,
         step + max(math.ceil(planned - read), 0),
     )
 

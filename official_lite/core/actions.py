@@ -8,7 +8,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -21,7 +21,7 @@ from absl import logging
 from official_lite import orbit
 from official_lite.checkpoint import async_checkpoint_manager, directories
 from official_lite.common import errors, files, keras_variables, preemption
-from official_lite.core import base_trainer, config_definitions
+from official_lite.core import base_trainer, config_definitions, train_data
 from official_lite.data import input_errors
 from official_lite.modeling import distributed_gradients, embedding_lookups
 from official_lite.modeling.optimization import ema_optimizer
@@ -240,21 +240,34 @@ class BlowUpRecord:
         if self._blow_ups and self._blow_ups[-1].pop(_OPEN, False):
             self._write()
 
-    def add_skip(self, checkpoint_step: int, next_batch: int) -> None:
-        """Record the global batch with which training continues after recovery to a checkpoint.
+    def add_skip(
+        self, checkpoint_step: int, next_batch: int, batch_size: int, micro_batches: int
+    ) -> None:
+        """Record the batch with which training continues after recovery to a checkpoint.
 
         The checkpoint itself lacks the last skip. Without this record, a run that is killed before
         its next checkpoint would read the bad batches again. The last blow-up is also closed.
+
+        Args:
+            checkpoint_step: The step of the checkpoint.
+            next_batch: The batch, counted from 0 over the whole training.
+            batch_size: See `train_data.batch_sizes`. A resumed run may use other sizes.
+            micro_batches: See `train_data.batch_sizes`.
         """
         if self._blow_ups:
             self._blow_ups[-1].pop(_OPEN, None)
-            self._blow_ups[-1].update(checkpoint=checkpoint_step, next_batch=next_batch)
+            self._blow_ups[-1].update(
+                checkpoint=checkpoint_step,
+                next_batch=next_batch,
+                batch_size=batch_size,
+                micro_batches=micro_batches,
+            )
             self._write()
 
-    def next_batch(self, checkpoint_step: int) -> int:
-        """Return the first global batch that a run may read if it resumes from a checkpoint."""
-        skips = (b for b in self._blow_ups if b.get("checkpoint") == checkpoint_step)
-        return max((int(blow_up["next_batch"]) for blow_up in skips), default=0)
+    def last_skip(self, checkpoint_step: int) -> Mapping[str, Any] | None:
+        """Return the fields of the last `add_skip` for a checkpoint; None if there was none."""
+        skips = (b for b in reversed(self._blow_ups) if b.get("checkpoint") == checkpoint_step)
+        return next(skips, None)
 
     def _write(self) -> None:
         if self.path and directories.is_chief():
@@ -297,8 +310,8 @@ class RecoveryAction:
         trainer = self._repeating_trainer
         if trainer is None:
             return
-        if next_batch := self._record.next_batch(int(trainer.global_step.numpy())):
-            missing = next_batch * trainer.batches_per_step - trainer.num_batches_read
+        if skip := self._record.last_skip(int(trainer.global_step.numpy())):
+            missing = _next_batch(skip, trainer) - trainer.num_batches_read
             trainer.skip_batches(max(0, missing))
 
     def __call__(self, _: orbit.runner.Output) -> None:
@@ -342,7 +355,9 @@ class RecoveryAction:
         logging.warning("The loss blew up at %s. Training skips the data up to this point.", found)
         trainer.skip_batches(found.num_batches)
         self._record.add_skip(
-            int(trainer.global_step.numpy()), trainer.num_batches_read // trainer.batches_per_step
+            int(trainer.global_step.numpy()),
+            trainer.num_batches_read,
+            *train_data.batch_sizes(trainer.config),
         )
 
     def find_bad_step(self) -> BadStep | None:
@@ -445,6 +460,18 @@ class RecoveryAction:
         return trainer if is_able else None
 
 
+def _next_batch(skip: Mapping[str, Any], trainer: base_trainer.Trainer) -> int:
+    """Return the batch with which training continues after a recorded skip, in batches of now."""
+    count = int(skip["next_batch"])
+    if "batch_size" not in skip:
+        # Older versions recorded the number of steps that would read as many batches.
+        return count * trainer.batches_per_step
+    sizes = int(skip["batch_size"]), int(skip["micro_batches"])
+    build_inputs = trainer.task.build_inputs
+    (converted,) = train_data.convert_counts(trainer.config, build_inputs, [count], sizes)
+    return math.ceil(converted)
+
+
 class RecoveryCondition:
     """Condition that is true if the training blew up.
 
@@ -506,6 +533,8 @@ class RecoveryCondition:
         what = self.describe_blow_up(outputs)
         if what is None:
             self._last_good_step = step
+            # The run has recovered, perhaps by an action that does not have this record.
+            self.record.close()
             return False
         self.record.add(step, what)
         self.recover_counter += 1

@@ -898,12 +898,17 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         elif not model_building.has_variables(self.model):
             spec = predictor.build_dataset(self.config, self.task, self._strategy).element_spec
             model_building.build_for_prediction(self.model, self.task, spec)
-        if not train and getattr(self.config.task, "train_data", None) is not None:
+        if not train:
+            self._build_for_training(self.optimizer)
+
+    def _build_for_training(self, optimizer: keras.optimizers.Optimizer | None) -> None:
+        """Build the layers that only the training step calls, if there are training data."""
+        if getattr(self.config.task, "train_data", None) is not None:
             model_building.build_for_training(
                 self.model,
                 self.task,
                 lambda: self._executor.replica_spec(self._train_data.build()),
-                self.optimizer,
+                optimizer,
             )
 
     def _replica_spec(self, training: bool) -> nests.Nest:

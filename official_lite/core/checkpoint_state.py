@@ -92,8 +92,7 @@ def find_unneeded(
     """Yield the variables of a checkpoint that an evaluation does not read.
 
     These are the states of random generators and of optimizers, except for averaged weights, which
-    are evaluated if the optimizer keeps them, and what older versions did not save of the layers of
-    modules.
+    are evaluated if the optimizer keeps them.
 
     Args:
         checkpoint: The checkpoint of a trainer.
@@ -106,7 +105,6 @@ def find_unneeded(
         # kept no average is rejected: such a checkpoint lacks them.
         needed.append(average.inner_optimizer.iterations)
     needed_ids = {id(variable) for variable in needed}
-    yield from _find_new_items(checkpoint)
     for part in tf.train.TrackableView(checkpoint).descendants():
         if isinstance(part, keras.optimizers.Optimizer):
             # The optimizer's children include the model's weights, so take only the optimizer's own
@@ -117,8 +115,13 @@ def find_unneeded(
 
 
 def find_new_kinds(checkpoint: tf.train.Checkpoint) -> Iterator[Any]:
-    """Yield a checkpoint's objects that older versions did not save."""
-    yield from _find_new_items(checkpoint)
+    """Yield the weights and attributes in a checkpoint that older versions did not save.
+
+    State that is not a weight needs no mention; see `fallback.require_complete`.
+    """
+    for name, item in model_state.find_new_items(checkpoint):
+        if name == "hidden_weights":
+            yield from item
     for name, part in tf.train.TrackableView.children(checkpoint).items():
         if name.startswith(saved_graph.ATTRIBUTES):
             yield from _below_new_kinds(part)
@@ -134,27 +137,6 @@ def _below_new_kinds(part: Any) -> Iterator[Any]:
         yield from keras_variables.variables_of(part)
 
 
-def _find_new_items(checkpoint: tf.train.Checkpoint) -> Iterator[Any]:
-    """Yield what older versions did not save in addition to a model or an attribute."""
-    for items in _groups_of_items(checkpoint):
-        sub_tasks = getattr(items.get("value", items.get("model")), "sub_tasks", {})
-        hidden = items.get("hidden_items")
-        layers = tf.train.TrackableView.children(hidden) if hidden is not None else {}
-        new = [part for name, part in layers.items() if name not in sub_tasks]
-        for part in [*new, items.get("recurrent_state")]:
-            if part is not None:
-                yield from tf.train.TrackableView(part).descendants()
-
-
-def _groups_of_items(checkpoint: tf.train.Checkpoint) -> Iterator[Mapping[str, Any]]:
-    """Yield the items of a checkpoint, and those of each attribute in it, by name."""
-    children = tf.train.TrackableView.children
-    yield children(checkpoint)
-    for part in tf.train.TrackableView(checkpoint).descendants():
-        if isinstance(part, Mapping) and "value" in part:
-            yield children(part)
-
-
 @contextlib.contextmanager
 def undone_by_stop(checkpoint: tf.train.Checkpoint) -> Iterator[None]:
     """Undo what an evaluation in the context does to the saved state if a stop signal ends it.
@@ -168,7 +150,7 @@ def undone_by_stop(checkpoint: tf.train.Checkpoint) -> Iterator[None]:
     found = [
         part for part in tf.train.TrackableView(checkpoint).descendants() if _is_random_state(part)
     ]
-    groups = _groups_of_items(checkpoint)
+    groups = model_state.groups_of_items(checkpoint)
     recurrent = [state for items in groups for state in items.get("recurrent_state", ())]
     states = list({id(state): state for state in [*found, *recurrent]}.values())
     copies = [copy for state in states for copy in keras_variables.local_values(state)]

@@ -136,23 +136,27 @@ def build_for_training(
     """Build the layers that only the training step calls, for a run that does not train.
 
     Otherwise, a checkpoint of the training would contain more weights than the model. No run that
-    does not train needs the training data, so if the step can't be traced, the layers stay unbuilt.
+    does not train needs the training data, so if the step can't be traced, the layers stay unbuilt,
+    and a warning says why.
 
     Args:
         model: The model; any object other than a Keras model is left unchanged.
         task: The task.
         find_spec: Returns the specs of the inputs of the training step.
-        optimizer: The optimizer to pass to the training step.
+        optimizer: The optimizer to pass to the training step; without one, nothing is built.
     """
-    if not isinstance(model, keras.Model) or all(x.built for x in model._flatten_layers()):
+    if optimizer is None or not isinstance(model, keras.Model):
+        return
+    if all(layer.built for layer in model._flatten_layers()):
         return
     try:
         # Pass no metrics, because building them could replace those of the evaluation, which a task
         # may keep as attributes. A step that needs them fails only after calling the model.
         build_by_task(model, task, find_spec(), (), optimizer=optimizer)
     except Exception as error:
-        logging.info(
-            "The training step could not be traced to build the layers that only it calls: %s",
+        logging.warning(
+            "The training step could not be traced to build the layers that only it calls. A "
+            "checkpoint that contains their weights will be refused. The reason is: %s",
             error_report.summary(error),
         )
 

@@ -22,6 +22,8 @@ from official_lite.modeling.optimization import gradient_accumulator
 
 __all__ = [
     "UnevenMicroBatchesError",
+    "batch_sizes",
+    "convert_counts",
     "count_micro_batches",
     "count_replicas",
     "micro_batch_data",
@@ -61,6 +63,57 @@ def count_replicas(config: config_definitions.ExperimentConfig) -> int:
     """Return the number of parts into which a global batch is divided."""
     num_replicas: int = tf.distribute.get_strategy().num_replicas_in_sync
     return config.trainer.virtual_replicas or num_replicas
+
+
+def batch_sizes(config: config_definitions.ExperimentConfig) -> tuple[int, int]:
+    """Return the examples per update, 0 if unknown, and the micro-batches into which it divides."""
+    size = hyperparams.get_by_path(config, "task.train_data.global_batch_size")
+    return size or 0, count_micro_batches(config)
+
+
+def convert_counts(
+    config: config_definitions.ExperimentConfig,
+    build_inputs: Callable[..., Any],
+    counts: Sequence[int],
+    sizes: tuple[int, int],
+) -> list[Fraction]:
+    """Return how many micro-batches of a config have the same examples.
+
+    Args:
+        config: The experiment's config.
+        build_inputs: A function that builds one pass over the training data.
+        counts: Numbers of micro-batches from the beginning of the data.
+        sizes: The `batch_sizes` with which they were counted.
+    """
+    own = batch_sizes(config)
+    ratio = Fraction(own[1], sizes[1])
+    before = now = None
+    if sizes[0] and own[0]:
+        ratio *= Fraction(sizes[0], own[0])
+        if sizes != own:
+            before, now = (_length_of_pass(config, build_inputs, *each) for each in (sizes, own))
+    if not before or not now:
+        return [count * ratio for count in counts]
+    # The last batch of a pass may be partial or dropped, so convert whole passes separately.
+    parts = [divmod(count, before) for count in counts]
+    return [passes * now + min(rest * ratio, now) for passes, rest in parts]
+
+
+def _length_of_pass(
+    config: config_definitions.ExperimentConfig,
+    build_inputs: Callable[..., Any],
+    batch_size: int,
+    micro_batches: int,
+) -> Fraction | None:
+    """Return the number of micro-batches in a pass over the data; None if it is unknown."""
+    if _count(config):
+        return None
+    data: Any = config.task.train_data
+    data = data.replace(global_batch_size=batch_size // micro_batches)
+    # Sources may require a position.
+    with position.begin_at(0, config.runtime.seed):
+        dataset = build_inputs(data)
+    return length.epoch_length(dataset) if hasattr(dataset, "cardinality") else None
 
 
 def resolve_epochs(
@@ -345,7 +398,7 @@ class TrainData:
         self.micro_batches = _create_counter("micro_batches")
         self.micro_batches.assign(count_micro_batches(config))
         self.batch_size = _create_counter("batch_size")
-        self.batch_size.assign(self._own_batch_size)
+        self.batch_size.assign(batch_sizes(config)[0])
         self.is_kept = False
         self._has_warned = False
 
@@ -390,7 +443,7 @@ class TrainData:
             # count them, so the count in its next checkpoint would be wrong.
             self.batches_read.assign(0)
         earlier_size = int(self.batch_size.numpy())
-        if earlier_size not in (0, self._own_batch_size):
+        if earlier_size not in (0, batch_sizes(self._config)[0]):
             epochs.warn_of_batch_size(self._config, step, earlier_size)
         self._convert_counts()
         # If there is no batch count, as after restoring a checkpoint of an older version, compute
@@ -459,15 +512,21 @@ class TrainData:
     def _convert_counts(self) -> None:
         """Convert batch counts that were saved with micro-batches of another size, rounded up."""
         saved = int(self.batch_size.numpy()), int(self.micro_batches.numpy())
-        own = self._own_batch_size, count_micro_batches(self._config)
+        own = batch_sizes(self._config)
         if saved == own:
             return
-        skipped = int(self.skipped.numpy())
-        if total := int(self.batches_read.numpy()) + skipped:
-            exact, exact_skipped = self._converted((total, skipped), saved, own)
-            self.skipped.assign(math.ceil(exact_skipped))
-            self.batches_read.assign(math.ceil(exact) - math.ceil(exact_skipped))
-            if exact != math.ceil(exact):
+        read, skipped = int(self.batches_read.numpy()), int(self.skipped.numpy())
+        if read + skipped:
+            exact, exact_skipped = convert_counts(
+                self._config, self._build_one_pass, (read + skipped, skipped), saved
+            )
+            total = math.ceil(exact)
+            # A positive count of batches read has to stay positive, because 0 means that the count
+            # is unknown.
+            read = max(min(read, 1), total - math.ceil(exact_skipped))
+            self.batches_read.assign(read)
+            self.skipped.assign(total - read)
+            if exact != total:
                 logging.warning(
                     "The %s have been read up to batch %.2f of the current size. The position is "
                     "rounded up to a whole batch, so the examples between are not read.",
@@ -476,41 +535,6 @@ class TrainData:
                 )
         self.batch_size.assign(own[0])
         self.micro_batches.assign(own[1])
-
-    def _converted(
-        self, counts: Sequence[int], saved: tuple[int, int], own: tuple[int, int]
-    ) -> list[Fraction]:
-        """Return how many micro-batches of this run have the same examples.
-
-        Args:
-            counts: Numbers of micro-batches from the beginning of the data.
-            saved: The batch size and the number of micro-batches per update for these numbers.
-            own: Those of this run.
-        """
-        ratio = Fraction(own[1], saved[1])
-        if saved[0] and own[0]:
-            ratio *= Fraction(saved[0], own[0])
-        before, now = self._length_of_pass(*saved), self._length_of_pass(*own)
-        if not before or not now:
-            return [count * ratio for count in counts]
-        # The last batch of a pass may be partial or dropped, so convert whole passes separately.
-        parts = [divmod(count, before) for count in counts]
-        return [passes * now + min(rest * ratio, now) for passes, rest in parts]
-
-    def _length_of_pass(self, batch_size: int, micro_batches: int) -> Fraction | None:
-        """Return the number of micro-batches in a pass over the data; None if it is unknown."""
-        if not batch_size or _count(self._config):
-            return None
-        data: Any = self._config.task.train_data
-        data = data.replace(global_batch_size=batch_size // micro_batches)
-        # Sources may require a position.
-        with position.begin_at(0, self._config.runtime.seed):
-            dataset = self._build_one_pass(data)
-        return length.epoch_length(dataset) if hasattr(dataset, "cardinality") else None
-
-    @property
-    def _own_batch_size(self) -> int:
-        return hyperparams.get_by_path(self._config, "task.train_data.global_batch_size") or 0
 
     def _expected(self, step: int) -> int:
         return step * count_micro_batches(self._config)

@@ -284,6 +284,16 @@ class OrbitExperimentRunner:
             errors.CheckpointError: If the checkpoint does not match the model, or if the mode only
                 evaluates or predicts and there is no checkpoint.
         """
+        # No other run saves checkpoints in the directory of a training, and `continuous_eval`
+        # restores each of them later.
+        follows = not self.trains and self._mode is not Mode.CONTINUOUS_EVAL
+        self._restored_path = (
+            self._restore_together(self._restore_own) if follows else self._restore_own()
+        )
+        return self._restored_path
+
+    def _restore_own(self) -> str | None:
+        """Restore the checkpoint that this worker finds; see `restore`."""
         # A plain Orbit trainer and the evaluator of several tasks do not load weights themselves.
         own = self.trainer if isinstance(self.trainer, base_trainer.Trainer) else None
         preflight.check_evaluation(
@@ -306,21 +316,26 @@ class OrbitExperimentRunner:
         if self._mode.tests:
             path = preflight.find_best_checkpoint(self.params, self.model_dir)
         restored = self.controller.restore_checkpoint(path)
-        if not self.trains:
-            restored = self._follow_the_chief(restored)
-        self._restored_path = restored
         if self._mode.tests:
             kind = "best" if path else "latest" if restored else "initial"
             source = restored or self.params.task.init_checkpoint or "the task"
             logging.info("Testing the %s weights, from %s.", kind, source)
         return restored
 
-    def _follow_the_chief(self, restored: str | None) -> str | None:
-        """Restore the checkpoint that the chief has restored, unless this worker has done so.
+    def _restore_together(self, restore: Callable[[], str | None]) -> str | None:
+        """Restore the checkpoint of the chief on all workers, or raise an error on all of them.
 
-        A training run may save a checkpoint while the workers look for the latest one, and each
-        worker restores only its own copies of the variables.
+        A training run may save or remove a checkpoint while the workers look for the latest one,
+        and each worker restores only its own copies of the variables.
+
+        Args:
+            restore: A function that restores a checkpoint on this worker and returns its path.
         """
+        restored, failure = None, None
+        try:
+            restored = restore()
+        except (errors.CheckpointError, tf.errors.NotFoundError) as error:
+            failure = error
         name = os.path.relpath(restored, self.model_dir) if restored else ""
         with self.strategy.scope():
             exchange = predictor.create_exchange(self.strategy)
@@ -328,12 +343,19 @@ class OrbitExperimentRunner:
         names = [one["name"][0].decode() for one in told]
         if any(names) and not all(names):
             raise errors.CheckpointError(
-                f"Some workers found no checkpoint in {self.model_dir}, and others found "
-                f"{max(names)}, which has just been saved. Start the same command again."
-            )
-        if name == names[0]:
+                f"Only some workers could restore {max(names)} from {self.model_dir}, probably "
+                "because a running training has just saved or removed it. Start the same command "
+                "again."
+            ) from failure
+        if failure is not None:
+            raise failure
+        if len(set(names)) == 1:
             return restored
-        return self.controller.restore_checkpoint(os.path.join(self.model_dir, names[0]))
+        path = os.path.join(self.model_dir, names[0])
+        is_restored = name == names[0]
+        return self._restore_together(
+            lambda: restored if is_restored else self.controller.restore_checkpoint(path)
+        )
 
     def predict(self) -> Logs:
         """Write the predictions for all rows of the input that are not written yet.

@@ -690,7 +690,7 @@ class _AdamUpdate(_RowUpdate):
     ) -> None:
         shared = learning_rate
         is_half = variable.dtype.size < tf.float32.size
-        if variable.dtype == tf.float64 or (self.amsgrad and not is_half):
+        if not is_half and (variable.dtype != tf.float32 or self.amsgrad):
             super()._update_whole(gradient, variable, shared.learning_rate)
             return
         index = self._get_variable_index(variable)

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import tensorflow as tf
 from absl import logging
@@ -137,6 +137,12 @@ class Checkpointing(triggers.Trigger):
         return getattr(self._manager, "shared_directory", self._manager.directory)
 
     @property
+    def restored(self) -> str | None:
+        """Return the checkpoint that the manager restored last, perhaps for an action."""
+        manager = self._manager
+        return manager.restored if _is_committed(manager) else manager.latest_checkpoint
+
+    @property
     def has_intervals(self) -> bool:
         return bool(self._intervals)
 
@@ -224,7 +230,9 @@ class Checkpointing(triggers.Trigger):
         self._manager.sync()
 
 
-def _is_committed(manager: tf.train.CheckpointManager) -> bool:
+def _is_committed(
+    manager: tf.train.CheckpointManager,
+) -> TypeGuard[committed_checkpoint_manager.CommittedCheckpointManager]:
     return isinstance(manager, committed_checkpoint_manager.CommittedCheckpointManager)
 
 

@@ -288,7 +288,8 @@ class Controller:
         undos: list[Callable[[], None]] = []
         try:
             for prepare in self.eval_preparations:
-                if undo := prepare():
+                undo = prepare()
+                if callable(undo):
                     undos.append(undo)
             started = time.monotonic()
             with (
@@ -386,13 +387,11 @@ class Controller:
         checkpoints = self._required_checkpoints("restore_checkpoint")
         checkpoint_path = checkpoints.restore(checkpoint_path)
         self._must_rewind = True
+        if not self._is_running:
+            self._iter = self.step
         if checkpoint_path is not None:
             logging.info("Restored %s at step %d.", checkpoint_path, self.step)
-            self._evaluation_mark = checkpointing.find_mark(
-                self._require("checkpoint_manager", "restore_checkpoint").checkpoint,
-                checkpoint_path,
-            )
-            self._evaluation_is_pending = self._evaluation_mark is not None
+            self._find_mark(checkpoint_path)
             if self.trainer is not None:
                 self.trainer.after_restore()
         return checkpoint_path
@@ -524,9 +523,8 @@ class Controller:
         self._evaluation_is_pending = False
         self._hooks.after_epoch(self.step)
         if self._checkpoints is not None:
-            # The saved state lacks what hooks change in these events. A recovery may restore it.
+            # The saved state lacks what hooks change in these events.
             self._checkpoints.allow_repeated_save()
-            self.save_checkpoint()
 
     def _next_event(self, step: int, plan: _Plan) -> int:
         """Return the first step after `step` at which an event (such as a save) may be due."""
@@ -566,6 +564,8 @@ class Controller:
         if self._ended_interval is not None or self._is_report_due(step, plan):
             self._report()
             if self.step != step:  # An action has restored an older checkpoint.
+                if self._evaluation_is_pending:
+                    self._catch_up(plan)
                 return
         if evaluates:
             self._evaluate(plan)
@@ -617,6 +617,9 @@ class Controller:
             action(output)
         if self.step != step:
             self._rewind()
+            restored = self._checkpoints.restored if self._checkpoints else None
+            if restored is not None and commit.step_of(restored) == self.step:
+                self._find_mark(restored)
 
     def _report_training(self, logs: runner.Output, has_failed: bool = False) -> None:
         # Reading the values that graphs logged requires all workers. After a failure, the other
@@ -646,6 +649,12 @@ class Controller:
         goodput.current().rewind(self.step)
         self._reports.rewind(self.step)
         self._notify_evaluator("before_training", self.step)
+
+    def _find_mark(self, path: str) -> None:
+        """Note whether the evaluation at the step of a restored checkpoint is still pending."""
+        manager = self._require("checkpoint_manager", "restore_checkpoint")
+        self._evaluation_mark = checkpointing.find_mark(manager.checkpoint, path)
+        self._evaluation_is_pending = self._evaluation_mark is not None
 
     def _notify_evaluator(self, event: str, *args: Any) -> None:
         # An evaluator written for Orbit may have only an `evaluate` method.

@@ -122,8 +122,9 @@ class TrialRun:
             value: The value of the metric. Studies with several metrics ignore it.
             step: The step at which the value was measured. By default the step of the active loop,
                 or the number of previous reports without a loop. A new value replaces the earlier
-                one of the same step: a resumed trial repeats some reports, and after a recovery
-                the earlier value belongs to a state that was discarded.
+                one of the same step, and those of later steps until they are reported again: a
+                resumed trial repeats some reports, and after a recovery the earlier values belong
+                to a state that was discarded.
             may_prune: Whether the pruner may end the trial. Set it to False after training.
 
         Raises:
@@ -152,7 +153,7 @@ class TrialRun:
         stored = self._stored()
         storage, trial_id = self._trial.storage, self._trial._trial_id
         for later, old in stored.intermediate_values.items():
-            if later >= step:
+            if later == step or (later > step and later not in self._discarded):
                 self._discarded.setdefault(later, old)
                 storage.set_trial_intermediate_value(trial_id, later, value)
         discarded = self._discarded.pop(step)

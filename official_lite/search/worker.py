@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import multiprocessing
 import os
 import signal
@@ -19,7 +20,7 @@ import optuna
 from absl import logging
 from optuna.trial import FrozenTrial, TrialState
 
-from official_lite.common import error_report, errors, files, plugins
+from official_lite.common import error_report, errors, files, plugins, preemption
 from official_lite.config import gin_config
 from official_lite.run import model_dir_lock
 from official_lite.search import results, samplers, search_config, storage
@@ -279,10 +280,9 @@ def _run(job: StudyJob, trial: optuna.trial.Trial, space: Space) -> Outcome:
 
 def _run_in_process(job: StudyJob, number: int, model_dir: str) -> Outcome:
     output_path = os.path.join(model_dir, "output.txt")
-    with raise_on_sigterm():
-        process = start_process(run_one, job, number, output_path=output_path)
-        with ended_with_us([process]):
-            process.join()
+    process = start_process(run_one, job, number, output_path=output_path)
+    with ended_with_us([process]):
+        process.join()
     ended = Outcome.read(model_dir)
     if ended is not None:
         return ended
@@ -420,15 +420,21 @@ def raise_on_sigterm() -> Iterator[None]:
     """Turn SIGTERM into a `PreemptedError` inside the `with` statement.
 
     The exception lets the caller end the processes it has started in an orderly way, and count a
-    trial as stopped. It is not raised in forked children, such as those of a pool in an evaluator.
-    Outside of the main thread this does nothing.
+    trial as stopped. It is not raised in forked children, such as those of a pool in an evaluator,
+    nor for a signal that soon follows another one. Outside of the main thread this does nothing.
     """
     owner = os.getpid()
+    latest = -math.inf
 
     def on_signal(number: int, _: FrameType | None) -> None:
         if os.getpid() != owner:
             signal.signal(number, old)
             signal.raise_signal(number)
+            return
+        nonlocal latest
+        previous, latest = latest, time.monotonic()
+        # A scheduler may signal a process directly and through its parent.
+        if latest - previous < preemption.SECONDS_OF_ONE_REQUEST:
             return
         raise errors.PreemptedError(
             f"{signal.Signals(number).name} stopped this study. Start the same command again to "

@@ -285,10 +285,10 @@ def in_own_structure(model: keras.Model, args: Sequence[Any]) -> list[Any]:
         model: The model.
         args: The arguments of a call.
     """
-    is_functional = bool(getattr(model, "inputs", None))
-    if not is_functional or isinstance(model.input, Mapping) or not isinstance(args[0], Mapping):
+    own = _own_inputs(model)
+    if own is None or isinstance(own, Mapping) or not isinstance(args[0], Mapping):
         return list(args)
-    return [keras.tree.map_structure(lambda x: args[0][x.name], model.input), *args[1:]]
+    return [keras.tree.map_structure(lambda x: args[0][x.name], own), *args[1:]]
 
 
 @contextlib.contextmanager
@@ -305,14 +305,21 @@ def _watching(model: keras.Model) -> Iterator[list[list[Any]]]:
         yield calls
 
 
-def _own_specs(model: keras.Model) -> list[Any] | None:
-    """Return the input specs of a functional or sequential model; None for any other model."""
+def _own_inputs(model: keras.Model) -> Any:
+    """Return the inputs of a functional or sequential model; None for any other model."""
     inputs = getattr(model, "inputs", None)
     if not inputs:
         return None
-    structure = [inputs[0] if isinstance(model, keras.Sequential) else model.input]
+    return inputs[0] if isinstance(model, keras.Sequential) else model.input
+
+
+def _own_specs(model: keras.Model) -> list[Any] | None:
+    """Return the input specs of a functional or sequential model; None for any other model."""
+    own = _own_inputs(model)
+    if own is None:
+        return None
     return keras.tree.map_structure(
-        lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype, x.name), structure
+        lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype, x.name), [own]
     )
 
 

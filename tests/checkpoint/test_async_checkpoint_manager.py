@@ -192,9 +192,12 @@ def test_temporary_directory_of_a_killed_worker_is_removed_by_the_next_one(tmp_p
     own = directories.writable_directory("/run")
     child = os.fork()
     if child == 0:
-        directories.writable_directory("/run")
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)
+        try:
+            directories.writable_directory("/run")
+            os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert len(os.listdir(tmp_path)) == 2
     other = directories.writable_directory("/run")
     assert {str(path) for path in tmp_path.iterdir()} == {own, other}

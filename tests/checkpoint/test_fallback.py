@@ -1,5 +1,6 @@
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -231,6 +232,25 @@ def test_layers_in_a_dict_are_not_restored_into_layers_with_other_keys(
             fallback.restore(tf.train.Checkpoint(**weights), path)
     np.testing.assert_array_equal(other.weights[0], before[0])
     fallback.restore(tf.train.Checkpoint(**other.items), older)
+
+
+class _Module(tf.Module):
+    def __init__(self, net: keras.Model) -> None:
+        super().__init__()
+        self.net = net
+
+
+def test_older_checkpoint_of_a_module_may_lack_random_state_but_no_weights(tmp_path) -> None:
+    def restore(build: Callable[[], keras.Model]) -> None:
+        # Earlier versions saved only what TensorFlow finds.
+        path = _write_items(tmp_path, model=_Module(build()))
+        module = _Module(build())
+        items = model_state.weight_items(module) | model_state.hidden_items(module)
+        fallback.restore(tf.train.Checkpoint(**items), path)
+
+    restore(lambda: keras.Sequential([keras.Input((2,)), keras.layers.Dropout(0.5)]))
+    with pytest.raises(errors.CheckpointError, match="hidden_items/net/hidden_weights/0"):
+        restore(lambda: _Towers("price"))
 
 
 def test_require_complete_names_missing_adapted_layers_and_random_state(tmp_path) -> None:

@@ -2,6 +2,7 @@ import json
 import os
 import signal
 import threading
+import time
 
 import pytest
 import tensorflow as tf
@@ -68,13 +69,15 @@ def test_rearm_reinstalls_signal_handlers_that_a_library_replaced():
 
 
 def _fork_waiting_child():
-    """Fork a child that waits for a signal, and return its process ID."""
+    """Fork a child that waits for a signal for a minute, and return its process ID."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writer, b"1")
-        signal.pause()
-        os._exit(0)
+        try:
+            os.write(writer, b"1")
+            time.sleep(60)
+        finally:
+            os._exit(1)
     os.read(reader, 1)
     os.close(reader)
     os.close(writer)
@@ -105,16 +108,20 @@ def test_signals_are_still_caught_after_a_forked_child_has_left_the_context():
     class _ChildEndsError(Exception):
         pass
 
+    parent = os.getpid()
     try:
         with preemption.catch_signals():
             child = os.fork()
             if child == 0:
                 raise _ChildEndsError
-            os.waitpid(child, 0)
+            assert os.waitpid(child, 0)[1] == 0
             _send(signal.SIGTERM)
             assert preemption.requested() == signal.SIGTERM
     except _ChildEndsError:
         os._exit(0)
+    finally:
+        if os.getpid() != parent:
+            os._exit(1)
 
 
 def test_signals_are_not_caught_outside_the_main_thread():

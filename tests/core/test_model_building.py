@@ -322,11 +322,13 @@ def test_model_with_a_head_that_only_training_calls_can_be_used_after_training(
 
 
 @_partly_built
-def test_evaluation_needs_no_training_data_for_a_layer_that_no_step_calls(
-    experiment, make_trainer
+def test_evaluation_warns_if_it_cannot_trace_the_training_step_to_build_a_layer(
+    experiment, make_trainer, caplog
 ) -> None:
     class Task(AuxiliaryTask):
         has_train_data = False
 
     trainer = make_trainer(experiment(), task_cls=Task, train=False)
     assert trainer.evaluate(tf.constant(-1))["validation_loss"] > 0
+    warnings = [r.message for r in caplog.records if r.levelname == "WARNING"]
+    assert any("There is no training data on this machine" in text for text in warnings)

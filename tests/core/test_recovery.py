@@ -180,26 +180,62 @@ def test_recovery_skips_both_batches_of_a_bad_step_that_draws_two_batches(
     np.testing.assert_array_equal(model.dense.bias, other.dense.bias)
 
 
-def test_run_killed_after_a_recovery_skips_the_bad_batches_when_it_resumes(
-    experiment, make_task, tmp_path
-) -> None:
+def _kill_after_recovery(params, task, model_dir):
+    """Train until recovery has returned to step 4 and has skipped the bad batches."""
     begun = []
 
     def kill(hook):
-        # The second time, recovery has returned to step 4 and has skipped the batches.
         begun.append(hook.controller.step)
         if len(begun) == 2:
             raise ConnectionError
 
-    params = experiment(trainer=RECOVERING)
     killing = orbit.hooks.LambdaHook(before_step=kill, every_n_steps=8)
-    task = _poison(make_task(params), losses=[6])
-    arguments = (None, task, "train", params, str(tmp_path / "killed"))
+    arguments = (None, task, "train", params, str(model_dir))
     with pytest.raises(ConnectionError):
         train_lib.run_experiment(*arguments, hooks=[killing])
+
+
+def _num_skipped(path):
+    reader = tf.train.load_checkpoint(str(path))
+    return int(reader.get_tensor("skipped_batches/.ATTRIBUTES/VARIABLE_VALUE"))
+
+
+def test_run_killed_after_a_recovery_skips_the_bad_batches_when_it_resumes(
+    experiment, make_task, tmp_path
+) -> None:
+    params = experiment(trainer=RECOVERING)
+    task = _poison(make_task(params), losses=[6])
+    _kill_after_recovery(params, task, tmp_path / "killed")
     model, _ = _run(params, _poison(make_task(params), losses=[6]), tmp_path / "killed")
     other, _ = _run(params, _poison(make_task(params), left_out=range(4, 7)), tmp_path / "other")
     np.testing.assert_array_equal(model.dense.kernel, other.dense.kernel)
+
+
+# Recovery skips the batches 4 to 6, whose examples are in 2 batches of 16 or in 6 batches of 4.
+@pytest.mark.parametrize(("batch_size", "num_bad"), [(16, 2), (4, 6)])
+def test_run_killed_after_a_recovery_skips_the_bad_examples_when_it_resumes_with_another_batch_size(
+    experiment, make_task, tmp_path, batch_size, num_bad
+) -> None:
+    params = experiment(trainer=RECOVERING)
+    _kill_after_recovery(params, _poison(make_task(params), losses=[6]), tmp_path)
+    resized = params.replace(
+        task={"train_data": {"global_batch_size": batch_size}}, trainer={"train_steps": 5}
+    )
+    task = _poison(make_task(resized))
+    train_lib.run_experiment(None, task, "train", resized, str(tmp_path), allow_config_change=True)
+    assert _num_skipped(tmp_path / "ckpt-5") == num_bad
+
+
+def test_skip_in_the_recovery_record_of_an_older_version_is_counted_in_steps(
+    experiment, make_trainer, tmp_path
+) -> None:
+    skip = {"step": 8, "what": "The training loss is nan", "checkpoint": 0, "next_batch": 3}
+    (tmp_path / recovery.RECORD_NAME).write_text(json.dumps({"blow_ups": [skip]}))
+    trainer = make_trainer(experiment(trainer={"grad_accum_steps": 2}), evaluate=False)
+    manager = tf.train.CheckpointManager(trainer.checkpoint, str(tmp_path), max_to_keep=1)
+    record = recovery.BlowUpRecord(str(tmp_path))
+    recovery.RecoveryAction(manager, trainer, record=record).before_train()
+    assert trainer.num_batches_skipped == 2 * 3
 
 
 @pytest.mark.slow
@@ -208,9 +244,8 @@ def test_recovery_also_skips_a_second_bad_batch_before_the_next_checkpoint(
 ) -> None:
     params = experiment(trainer={**RECOVERING, "recovery_max_trials": 2})
     _run(params, _poison(make_task(params), losses=[5, 8]), tmp_path)
-    reader = tf.train.load_checkpoint(str(tmp_path / "ckpt-12"))
     # Recovery skips batches 4 and 5, and then batches 6 to 8.
-    assert reader.get_tensor("skipped_batches/.ATTRIBUTES/VARIABLE_VALUE") == 5
+    assert _num_skipped(tmp_path / "ckpt-12") == 5
 
 
 def test_recovery_after_a_change_of_the_micro_batches_skips_only_the_bad_batches(
@@ -229,8 +264,7 @@ def test_recovery_after_a_change_of_the_micro_batches_skips_only_the_bad_batches
         train_lib.run_experiment(
             None, task, "train", params, str(tmp_path), allow_config_change=True
         )
-        reader = tf.train.load_checkpoint(str(tmp_path / f"ckpt-{last_step}"))
-        return int(reader.get_tensor("skipped_batches/.ATTRIBUTES/VARIABLE_VALUE"))
+        return _num_skipped(tmp_path / f"ckpt-{last_step}")
 
     # Recovery skips batches 4 to 6.
     assert run(12, micro_batches=1) == 3
@@ -305,10 +339,14 @@ def test_recovery_keeps_the_repeated_steps_if_a_blow_up_twice_does_not_recur_in_
 def test_loss_blow_ups_are_counted_across_restarts(tmp_path) -> None:
     step = tf.Variable(5, dtype=tf.int64)
     bad = {"training_loss": math.nan}
+    manager = tf.train.CheckpointManager(tf.train.Checkpoint(step=step), str(tmp_path), 1)
+    manager.save()
     for _ in range(2):
         condition = recovery.RecoveryCondition(step, 100.0, 0, 2, model_dir=str(tmp_path))
-        assert condition(bad)
-        condition.record.close()
+        # This action does not share the record of the condition.
+        action = orbit.actions.ConditionalAction(condition, recovery.RecoveryAction(manager))
+        action(bad)
+        action({"training_loss": 1.0})
     condition = recovery.RecoveryCondition(step, 100.0, 0, 2, model_dir=str(tmp_path))
     with pytest.raises(errors.DivergedError, match=r"blew up 3 times.*recovery\.json"):
         condition(bad)

@@ -15,7 +15,7 @@ import tensorflow as tf
 from official_lite import orbit
 from official_lite.checkpoint import model_state
 from official_lite.common import errors, keras_variables, preemption, terminal
-from official_lite.core import base_trainer, input_reader, train_lib
+from official_lite.core import base_trainer, input_reader, train_lib, trainer_factory
 from official_lite.data import arrays
 from official_lite.modeling import hyperparams
 from tests import line_experiment, waiting
@@ -267,9 +267,11 @@ class NetModule(tf.Module):
 class ModuleTask(ArrayTask):
     """A task whose model, and one of whose attributes, is a `tf.Module` with a Keras model."""
 
+    module_cls = NetModule
+
     def build_model(self) -> Any:
-        self.other = NetModule()
-        self.main = NetModule()
+        self.other = self.module_cls()
+        self.main = self.module_cls()
         return self.main
 
     def train_step(self, inputs: Any, model: Any, optimizer: Any, metrics: Any = None) -> Any:
@@ -285,10 +287,12 @@ class ModuleTask(ArrayTask):
         return [v.numpy() for one in (self.main, self.other) for v in one.net.variables]
 
 
-def _run_module(directory: pathlib.Path, steps: int) -> list[Any]:
+def _run_module(
+    directory: pathlib.Path, steps: int, task_cls: type[ModuleTask] = ModuleTask
+) -> list[Any]:
     keras.utils.set_random_seed(0)
     params = line_experiment.line_experiment(trainer={"train_steps": steps, "steps_per_loop": 4})
-    task = ModuleTask(params.task)
+    task = task_cls(params.task)
     train_lib.run_experiment(None, task, "train", params, str(directory), allow_config_change=True)
     return task.state()
 
@@ -307,7 +311,71 @@ def test_checkpoint_of_a_module_without_the_state_of_layers_in_lists_resumes_wit
         older_version.setattr(model_state, "_parts", lambda module: {})
         _run_module(tmp_path, 4)
     _run_module(tmp_path, 8)
-    assert "These weights keep their present values" in caplog.text
+    assert "which older versions did not save. It keeps its present values" in caplog.text
+    # These are the random states and weights of both modules, except for the weights that the
+    # optimizer holds, too.
+    assert "9 values" in caplog.text
+
+
+class WordsModule(NetModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.vectorize = keras.layers.TextVectorization()
+
+
+class WordsTask(ModuleTask):
+    module_cls = WordsModule
+
+    def initialize(self, model: Any) -> None:
+        model.vectorize.adapt(np.array(["red", "green"]))
+
+    def state(self) -> list[Any]:
+        return self.main.vectorize.get_vocabulary()
+
+
+def test_vocabulary_of_a_layer_that_a_module_holds_is_restored_when_a_run_resumes(tmp_path) -> None:
+    vocabulary = _run_module(tmp_path, 4, WordsTask)
+    assert {"red", "green"} <= set(vocabulary)
+    assert _run_module(tmp_path, 8, WordsTask) == vocabulary
+
+
+class StateModule(NetModule):
+    """A module with a Keras model whose weights TensorFlow finds, but not the rest of its state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = keras.layers
+        steps = [keras.Input((2,), batch_size=line_experiment.BATCH_SIZE), layers.Reshape((2, 1))]
+        recurrent = layers.SimpleRNN(3, stateful=True)
+        self.net = keras.Sequential([*steps, recurrent, layers.Dropout(0.5), layers.Dense(1)])
+
+
+class StateTask(ModuleTask):
+    module_cls = StateModule
+
+
+def test_own_loop_resumes_from_a_checkpoint_without_the_random_and_recurrent_state_of_a_module(
+    tmp_path, monkeypatch, caplog
+) -> None:
+    def train(steps: int) -> None:
+        params = line_experiment.line_experiment()
+        task = StateTask(params.task)
+        trainer = trainer_factory.create_trainer(params, task, train=True, evaluate=False)
+        step = trainer.global_step
+        manager = tf.train.CheckpointManager(
+            trainer.checkpoint, str(tmp_path), 1, step_counter=step, checkpoint_interval=4
+        )
+        controller = orbit.Controller(
+            trainer=trainer, global_step=step, steps_per_loop=4, checkpoint_manager=manager
+        )
+        assert int(step) == steps - 4
+        controller.train(steps)
+
+    with monkeypatch.context() as older_version:
+        older_version.setattr(model_state, "_parts", lambda module: {})
+        train(4)
+    train(8)
+    assert "hidden_items/net/random_state/0" in caplog.text
 
 
 def test_stateful_recurrent_layer_with_virtual_replicas_raises_config_value_error(tmp_path) -> None:
@@ -472,15 +540,16 @@ class _Passes(ArrayTask):
 
 
 def _first_batches(
-    make_trainer: Any, directory: pathlib.Path, task_cls: Any, *configs: Any
+    make_trainer: Any, directory: pathlib.Path, task_cls: Any, *configs: Any, skipped: int = 0
 ) -> tuple[int, Any, Any]:
-    """Train 6 steps with the first config, and resume with the second.
+    """Skip batches and train 6 steps with the first config, and resume with the second.
 
     Returns:
         The number of batches that count as read, the next batch, and all batches.
     """
     first, second = (make_trainer(c, task_cls=task_cls, evaluate=False) for c in configs)
     all_batches = [y.numpy() for _, y in second.train_dataset.take(30)]
+    first.skip_batches(skipped)
     first.train(tf.constant(6))
     second.checkpoint.restore(first.checkpoint.save(str(directory / "ckpt")))
     second.after_restore()
@@ -488,13 +557,17 @@ def _first_batches(
     return second.num_batches_read, following.numpy(), all_batches
 
 
-@pytest.mark.parametrize(("size", "batch"), [(16, 3), (4, 12), (10, 5)])
+@pytest.mark.parametrize(
+    ("size", "skipped", "batch"),
+    # In the last case, the batches that were read are less than one of the new size.
+    [(16, 0, 3), (4, 0, 12), (10, 0, 5), (50, 19, 4)],
+)
 def test_run_resumed_with_another_batch_size_reads_the_next_unread_examples(
-    experiment, make_trainer, tmp_path, caplog, size, batch
+    experiment, make_trainer, tmp_path, caplog, size, skipped, batch
 ) -> None:
     resized = experiment(task={"train_data": {"global_batch_size": size}})
     found, following, batches = _first_batches(
-        make_trainer, tmp_path, ArrayTask, experiment(), resized
+        make_trainer, tmp_path, ArrayTask, experiment(), resized, skipped=skipped
     )
     assert found == batch
     np.testing.assert_array_equal(following, batches[batch])

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from official_lite import orbit
+from official_lite.checkpoint import commit
 from official_lite.common import errors
 from official_lite.core import input_reader, predictor, train_lib
 from tests import rounding
@@ -255,23 +256,57 @@ def test_evaluation_after_training_leaves_the_best_checkpoint_of_a_continuous_ev
     assert logs["best_mae"] > logs["mae"]
 
 
-def test_worker_evaluates_the_checkpoint_of_the_chief_even_if_it_sees_a_newer_one(
-    experiment, make_task, tmp_path, monkeypatch
-) -> None:
-    def of_chief(name):
-        told = predictor.unpack(predictor.pack(name), name, 1)
+@pytest.fixture
+def chief_restores(monkeypatch):
+    """Return a function that adds a chief, which has restored a checkpoint of the given name."""
+
+    def add(name):
+        columns = {"name": np.array([name.encode()], object)}
+        told = predictor.unpack(predictor.pack(columns), columns, 1)
         monkeypatch.setattr(predictor, "create_exchange", lambda _: lambda own: [*told, *own])
 
+    return add
+
+
+def test_worker_evaluates_the_checkpoint_of_the_chief_even_if_it_sees_a_newer_one(
+    experiment, make_task, tmp_path, chief_restores
+) -> None:
     params = experiment()
     _run(params, make_task(params), "train", tmp_path)
     arguments = (None, make_task(params), "eval", params, str(tmp_path))
-    of_chief({"name": np.array([b"ckpt-4"], object)})
+    chief_restores("ckpt-4")
     runner = train_lib.OrbitExperimentRunner(*arguments)
     assert runner.controller.step == 4
     runner.close()
-    of_chief({"name": np.array([b""], object)})
-    with pytest.raises(errors.CheckpointError, match="ckpt-8, which has just been saved"):
+    chief_restores("")
+    with pytest.raises(errors.CheckpointError, match="Only some workers could restore ckpt-8"):
         train_lib.OrbitExperimentRunner(*arguments)
+    commit.remove_checkpoint(str(tmp_path / "ckpt-4"))
+    chief_restores("ckpt-4")
+    with pytest.raises(errors.CheckpointError, match="Only some workers could restore ckpt-4"):
+        train_lib.OrbitExperimentRunner(*arguments)
+
+
+def test_worker_without_a_checkpoint_hears_of_that_of_the_chief_before_its_evaluation_fails(
+    experiment, make_task, tmp_path, chief_restores
+) -> None:
+    params = experiment()
+    arguments = (None, make_task(params), "eval", params, str(tmp_path))
+    runner = train_lib.OrbitExperimentRunner(*arguments, restore=False)
+    chief_restores("ckpt-4")
+    with pytest.raises(errors.CheckpointError, match="Only some workers could restore ckpt-4"):
+        runner.restore()
+    runner.close()
+
+
+def test_continuous_evaluation_may_begin_while_only_some_workers_see_the_first_checkpoint(
+    experiment, make_task, tmp_path, chief_restores
+) -> None:
+    params = experiment()
+    _run(params, make_task(params), "train", tmp_path)
+    chief_restores("")
+    _run(params, make_task(params), "continuous_eval", tmp_path)
+    assert _steps(tmp_path, "validation", "metrics.continuous_eval.json") == [4, 8]
 
 
 def test_runner_subclass_can_replace_the_checkpoint_manager(

@@ -1,17 +1,9 @@
-import os
-import signal
-
 import pytest
 import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.common import errors, preemption
-from tests import waiting
-
-
-def _request_stop():
-    os.kill(os.getpid(), signal.SIGTERM)
-    waiting.wait_for(preemption.requested)
+from tests import stop_signals
 
 
 @pytest.fixture
@@ -45,7 +37,7 @@ def test_stop_request_raises_before_the_next_slice_of_steps_but_not_after_the_la
     with preemption.catch_signals():
         slices = check.slices(0, 100, is_splittable=True)
         assert next(slices) == (0, 1)
-        _request_stop()
+        stop_signals.request_stop()
         with pytest.raises(errors.PreemptedError):
             next(slices)
         assert list(check.slices(1, 2, is_splittable=True)) == [(1, 2)]
@@ -58,22 +50,11 @@ def test_steps_that_cannot_be_split_run_without_intermediate_signal_checks(check
         assert list(check.slices(0, 100, is_splittable=False)) == [(0, 100)]
 
 
-class SignalAt(orbit.Hook):
-    every_n_steps = 1
-
-    def __init__(self, step):
-        self.step = step
-
-    def after_step(self):
-        if self.controller.global_step.numpy() == self.step:
-            _request_stop()
-
-
 def test_signal_saves_a_checkpoint_and_ends_training_without_an_evaluation(
     make_trainer, make_controller, make_manager, make_log, recording_writer
 ):
     trainer, log = make_trainer(), make_log(every_n_steps=0)
-    hooks = [SignalAt(7), log]
+    hooks = [stop_signals.SignalAt(7), log]
     controller = make_controller(trainer, hooks=hooks, checkpoint_manager=make_manager(trainer))
     where = r"Start the same command again to resume it, from .*/ckpt-7\.$"
     with preemption.catch_signals(), pytest.raises(errors.PreemptedError, match=where):
@@ -91,7 +72,7 @@ def test_evaluation_prevented_by_a_signal_runs_first_after_the_restart(
     make_trainer, make_controller, make_manager
 ):
     trainer = make_trainer()
-    hooks = [SignalAt(10)]
+    hooks = [stop_signals.SignalAt(10)]
     controller = make_controller(
         trainer, hooks=hooks, checkpoint_manager=make_manager(trainer, 100)
     )
@@ -117,7 +98,10 @@ def interrupted_at(make_trainer, make_controller, make_manager):
         trainer = make_trainer()
         manager = make_manager(trainer, 100)
         controller = make_controller(
-            trainer, hooks=[SignalAt(step), hook], checkpoint_manager=manager, **arguments
+            trainer,
+            hooks=[stop_signals.SignalAt(step), hook],
+            checkpoint_manager=manager,
+            **arguments,
         )
         with preemption.catch_signals(), pytest.raises(errors.PreemptedError):
             controller.train_and_evaluate(20, eval_interval=10)
@@ -136,13 +120,31 @@ def test_evaluation_prevented_by_a_signal_runs_first_even_if_the_interval_has_ch
     assert evaluations == ["eval 10", "eval 15", "eval 20"]
 
 
+def test_recovery_repeats_an_evaluation_that_the_restored_checkpoint_does_not_know(
+    interrupted_at, make_trainer, make_controller, make_manager
+):
+    interrupted_at(10, orbit.Hook())
+    trainer = make_trainer()
+    manager = make_manager(trainer, 100)
+    paths = []
+
+    def recover(output):
+        if controller.step == 15 and not paths:
+            paths.append(manager.restore_or_initialize())
+
+    controller = make_controller(trainer, checkpoint_manager=manager, train_actions=[recover])
+    controller.train_and_evaluate(20, eval_interval=15)
+    evaluations = [event for event in trainer.events if "eval" in event]
+    assert evaluations == ["eval 10", "eval 10", "eval 15", "eval 20"]
+
+
 def test_evaluation_prevented_by_a_signal_is_dropped_when_training_goes_on_without_evaluations(
     interrupted_at, make_trainer, make_controller, make_manager
 ):
     interrupted_at(10, orbit.Hook())
     trainer = make_trainer()
     controller = make_controller(
-        trainer, hooks=[SignalAt(13)], checkpoint_manager=make_manager(trainer, 100)
+        trainer, hooks=[stop_signals.SignalAt(13)], checkpoint_manager=make_manager(trainer, 100)
     )
     with preemption.catch_signals(), pytest.raises(errors.PreemptedError):
         controller.train(20)
@@ -194,7 +196,7 @@ def test_signal_before_the_first_step_saves_no_checkpoint(
     trainer = make_trainer()
     controller = make_controller(trainer, checkpoint_manager=make_manager(trainer))
     with preemption.catch_signals():
-        _request_stop()
+        stop_signals.request_stop()
         with pytest.raises(errors.PreemptedError):
             controller.train(10)
     assert controller.step == 0

@@ -9,7 +9,7 @@ import gin
 import pytest
 
 from official_lite import search
-from official_lite.common import errors, plugins
+from official_lite.common import errors, plugins, preemption
 from official_lite.run import model_dir_lock
 from official_lite.search import results, storage, worker
 from tests import waiting
@@ -262,6 +262,14 @@ def test_started_process_ends_when_its_parent_is_killed(tmp_path) -> None:
 
 def test_sigterm_within_raise_on_sigterm_raises_preempted_error() -> None:
     with pytest.raises(errors.PreemptedError, match="SIGTERM"), worker.raise_on_sigterm():
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_second_sigterm_of_one_request_raises_no_second_error(monkeypatch) -> None:
+    monkeypatch.setattr(preemption, "SECONDS_OF_ONE_REQUEST", 1000.0)
+    with worker.raise_on_sigterm():
+        with pytest.raises(errors.PreemptedError):
+            signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
 
 

@@ -124,3 +124,9 @@ def test_real_inputs_raise_if_the_task_does_not_call_its_model(read_run, trained
         )
         with pytest.raises(errors.ConfigValueError, match="does not call its model"):
             run_model.real_inputs(ctx)
+
+
+def test_arguments_of_a_sequential_model_are_left_as_they_are() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    batch = tf.zeros([1, 2])
+    assert run_model.in_own_structure(model, [batch]) == [batch]

@@ -131,12 +131,6 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
         """Let the model load pretrained weights; called if the run has no checkpoint yet."""
         initialize_model(self.multi_task_model, self.optimizer)
 
-    def after_restore(self) -> None:
-        """Resume each task's data at the restored position; called after a restore."""
-        for name in self.multi_task.tasks:
-            model_state.follow_statistics(task_model(self.multi_task_model, name))
-        super().after_restore()
-
     def create_train_loop(self, dataset: Mapping[str, Any]) -> orbit.TrainLoop:
         """Create the training loop over the data of all tasks."""
         if self.execution == "xla_loop":
@@ -204,15 +198,6 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
             task.update_metrics(model, metrics, labels, outputs, sample_weight=weights)
 
         model_building.build_variables(model, compute, spec, metrics)
-
-    def _checkpoint_items(self) -> dict[str, Any]:
-        model = self.multi_task_model
-        sub_tasks = model.sub_tasks if isinstance(model, base_model.MultiTaskBaseModel) else {}
-        return (
-            super()._checkpoint_items()
-            | model_state.hidden_items(model)
-            | model_state.recurrent_items(*sub_tasks.values())
-        )
 
     def _metrics_of(self, name: str) -> list[keras.metrics.Metric]:
         """Return the metrics of a task and of its model."""

@@ -93,6 +93,8 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
                 self._global_step,
                 evaluator_options or orbit.StandardEvaluatorOptions(),
                 virtual_replicas,
+                # If the same process trains, the training has built all layers that it calls.
+                None if checkpoint else optimizer,
             )
             for task in self._tasks
         }
@@ -193,7 +195,11 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
 
 
 class _TaskEvaluator(core_trainer.Trainer):
-    """Evaluator for a single task, without an optimizer and without state in checkpoints."""
+    """Evaluator for a single task, without an optimizer and without state in checkpoints.
+
+    The optimizer that is passed only serves to trace the training step. It is not built, because it
+    belongs to the models of all tasks.
+    """
 
     def __init__(
         self,
@@ -202,8 +208,10 @@ class _TaskEvaluator(core_trainer.Trainer):
         global_step: tf.Variable,
         options: orbit.StandardEvaluatorOptions,
         virtual_replicas: int,
+        training_optimizer: keras.optimizers.Optimizer | None,
     ) -> None:
         self._step = global_step
+        self._training_optimizer = training_optimizer
         config = config_definitions.ExperimentConfig(
             task=task.task_config,
             trainer=config_definitions.TrainerConfig(
@@ -221,3 +229,7 @@ class _TaskEvaluator(core_trainer.Trainer):
 
     def _checkpoint_items(self) -> dict[str, Any]:
         return {}
+
+    def _build_model(self, train: bool) -> None:
+        super()._build_model(train)
+        self._build_for_training(self._training_optimizer)

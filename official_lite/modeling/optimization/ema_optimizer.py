@@ -129,7 +129,10 @@ def evaluated_state(optimizer: keras.optimizers.Optimizer | None) -> Iterator[No
 
 
 def swap_weights(optimizer: keras.optimizers.Optimizer | None) -> None:
-    """Exchange the weights and their averages exactly; a second call undoes the first."""
+    """Exchange the weights and their averages exactly; a second call undoes the first.
+
+    In a graph, averages of weights in half precision are rounded.
+    """
     wrapper = get_moving_average(optimizer)
     unrounded = {} if wrapper is None else wrapper._unrounded
     for weight, average in weights_and_averages(optimizer):
@@ -380,12 +383,13 @@ class ExponentialMovingAverage(
         for weight in weights:
             if id(raw(weight)) in known or not tf.as_dtype(weight.dtype).is_floating:
                 continue
-            average = self.add_variable(
-                shape=weight.shape,
-                initializer=functools.partial(_value_of, weight),
-                dtype=keras.backend.result_type(weight.dtype, "float32"),
-                name=f"{re.sub('[/:]', '_', path_of(weight))}_average",
-            )
+            with self._distribution_strategy.extended.colocate_vars_with(raw(weight)):
+                average = self.add_variable(
+                    shape=weight.shape,
+                    initializer=functools.partial(_value_of, weight),
+                    dtype=keras.backend.result_type(weight.dtype, "float32"),
+                    name=f"{re.sub('[/:]', '_', path_of(weight))}_average",
+                )
             self._shadows.append((weight, average))
 
     def _update_average(self, strategy: tf.distribute.Strategy) -> None:

@@ -169,8 +169,11 @@ class _Recorder:
 
     @property
     def statistics(self) -> list[Any]:
-        """Return the moving mean and the moving variance of the layer."""
-        return [self._layer.moving_mean, self._layer.moving_variance]
+        """Return the variables that `put_in_place` assigns."""
+        names = ["moving_mean", "moving_variance"]
+        if getattr(self._layer, "renorm", False):
+            names.append("moving_stddev")
+        return [getattr(self._layer, name) for name in names]
 
     def begin(self) -> None:
         mean = np.asarray(self._layer.moving_mean.numpy(), np.float32)
@@ -344,7 +347,14 @@ class PreciseBatchNorm(Hook):
             return None
         optimizer = runner.optimizer_of(self.trainer)
         with self.controller.storage.muted(), ema_optimizer.averaged_weights(optimizer):
-            return self._statistics.update(self._num_steps)
+            undo = self._statistics.update(self._num_steps)
+
+        def undo_in_averages() -> None:
+            # The averages may include the statistics.
+            with ema_optimizer.averaged_weights(optimizer):
+                undo()
+
+        return undo_in_averages
 
 
 class StochasticWeightAveraging(Hook):

@@ -329,7 +329,8 @@ class KerasCallback(Hook):
 
     def _end_epoch(self) -> None:
         self._epoch_logs = {**self._train_logs(), **self._validation_logs}
-        self._validation_logs = {}
+        # A metric may no longer be reported.
+        self._validation_logs, self._earlier_logs = {}, {}
         self._call("on_epoch_end", self._epoch, self._epoch_logs)
         self._epoch, self._first_step = self._epoch + 1, None
 

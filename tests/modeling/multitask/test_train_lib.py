@@ -501,6 +501,38 @@ def test_weights_of_layers_in_lists_of_several_models_are_loaded_from_a_run(
     assert ctx.model.values() == trained.values()
 
 
+class HeadModel(PullModel):
+    """A model with a head that it calls only in training."""
+
+    def __init__(self, shared: keras.layers.Layer) -> None:
+        super().__init__(shared)
+        self.head = keras.layers.Dense(1)
+
+    def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
+        if training:
+            self.add_loss(tf.reduce_mean(tf.square(self.head(x))))
+        return super().call(x)
+
+
+class HeadModels(PullModels):
+    def _instantiate_sub_tasks(self) -> dict[str, keras.Model]:
+        return {name: HeadModel(self.shared) for name in ("foo", "bar")}
+
+
+# Keras warns of a model whose first call does not build all of its layers.
+@pytest.mark.filterwarnings("ignore:.*looks like it has unbuilt state")
+def test_models_with_heads_that_only_training_calls_can_be_evaluated_on_several_tasks(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    ema = {"optimizer_config": {"ema": {"average_decay": 0.5}}}
+    params = experiment(trainer_type="joint", **ema)
+    trained = run(params, "train", tmp_path, model=HeadModels())
+    evaluated = run(params, "eval", tmp_path, model=HeadModels())
+    assert len(evaluated.variables) == 1 + 2 * 2
+    for expected, got in zip(trained.variables, evaluated.variables, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
 def test_evaluation_of_several_tasks_without_a_checkpoint_raises(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:

@@ -131,6 +131,24 @@ def test_resumed_multitask_trainer_ends_with_the_weights_of_an_uninterrupted_tra
         assert _counts(resumed) == _counts(uninterrupted)
 
 
+def test_joint_trainer_on_several_replicas_warns_once_of_recurrent_states_that_are_not_saved(
+    make_trainer: Callable[..., Any],
+    make_model: Callable[..., Any],
+    two_replicas: tf.distribute.Strategy,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def recurrent() -> keras.Model:
+        inputs = keras.Input((1,), batch_size=1)
+        steps = keras.layers.Reshape((1, 1))(inputs)
+        return keras.Model(inputs, keras.layers.SimpleRNN(1, stateful=True)(steps))
+
+    with two_replicas.scope():
+        model = make_model()
+        model._sub_tasks = {name: recurrent() for name in ("foo", "bar")}
+        make_trainer("joint", model=model)
+    assert caplog.text.count("In a resumed run, these states start at zero") == 1
+
+
 def test_joint_trainer_counts_the_skipped_batches_of_all_tasks(
     make_trainer: Callable[..., Any],
 ) -> None:

@@ -123,6 +123,9 @@ def test_hooks_do_not_change_training_and_resume_with_their_saved_states(
     packed = [hook_module.pack(_states(states)) for states in (listed, resumed)]
     before, after = map(hook_module.unpack, packed)
     for name, state in before.items():
+        # Some values are reported after the last checkpoint.
+        for each in (state, after[name]):
+            each.pop("train_logs", None)
         np.testing.assert_equal(after[name], state)
     controller.train_and_evaluate(12, eval_interval=4)
     assert controller.step == 12

@@ -1,8 +1,6 @@
 import collections
 import csv
 import math
-import os
-import signal
 
 import keras
 import numpy as np
@@ -12,7 +10,7 @@ import tensorflow as tf
 from official_lite.common import errors, preemption
 from official_lite.core import train_lib
 from official_lite.orbit import hooks
-from tests import rounding, waiting
+from tests import rounding, stop_signals
 
 # Keras itself triggers this warning with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -272,18 +270,6 @@ def _saved_weight(manager):
     return model.get_weights()[0].item()
 
 
-class SignalAt(hooks.Hook):
-    every_n_steps = 1
-
-    def __init__(self, step):
-        self.step = step
-
-    def after_step(self):
-        if self.controller.step == self.step:
-            os.kill(os.getpid(), signal.SIGTERM)
-            waiting.wait_for(preemption.requested)
-
-
 @pytest.mark.parametrize(("steps_per_epoch", "stopped_at"), [(None, 2), (4, 3)])
 def test_csv_log_of_a_run_that_a_signal_stopped_in_its_first_epoch_has_all_columns(
     train, make_keras_trainer, make_model_manager, tmp_path, steps_per_epoch, stopped_at
@@ -304,7 +290,7 @@ def test_csv_log_of_a_run_that_a_signal_stopped_in_its_first_epoch_has_all_colum
     manager = make_model_manager(trainer, 100)
     # The signal comes before the evaluation that ends the epoch.
     with preemption.catch_signals(), pytest.raises(errors.PreemptedError):
-        start(parts, SignalAt(stopped_at), trainer=trainer, checkpoint_manager=manager)
+        start(parts, stop_signals.SignalAt(stopped_at), trainer=trainer, checkpoint_manager=manager)
     assert trainer.global_step.numpy() == stopped_at
     trainer = make_keras_trainer()
     start(parts, trainer=trainer, checkpoint_manager=make_model_manager(trainer, 100))

@@ -132,7 +132,8 @@ def test_hook_in_a_second_run_updates_the_batch_norm_statistics_of_its_model(tra
     rounding.assert_close(seen.means[-1], _mean(trainer), roundings=ROUNDINGS)
 
 
-def test_evaluation_ended_by_a_signal_leaves_the_statistics_from_before_it(train):
+@pytest.mark.parametrize("averages", [{}, {"ema": {"trainable_weights_only": False}}])
+def test_evaluation_ended_by_a_signal_leaves_the_statistics_from_before_it(train, averages):
     def stop():
         raise errors.PreemptedError("terminated")
 
@@ -143,7 +144,9 @@ def test_evaluation_ended_by_a_signal_leaves_the_statistics_from_before_it(train
     variables = []
     for used in ([hooks.PreciseBatchNorm(num_steps=8), Stop()], [Stop()]):
         with pytest.raises(errors.PreemptedError):
-            train(*used)
-        variables.append([each.numpy() for each in used[-1].trainer.model.variables])
+            train(*used, optimizer=averages)
+        trainer = used[-1].trainer
+        trained = [*trainer.model.variables, *trainer.optimizer.variables]
+        variables.append([each.numpy() for each in trained])
     for one, other in zip(*variables, strict=True):
         np.testing.assert_array_equal(one, other)
