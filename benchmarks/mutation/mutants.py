@@ -513,8 +513,8 @@ MUTANTS = (
     Mutant(
         "orbit/controller.py",
         "saves after an action has restored",
-        "# An action has restored an older checkpoint.\n                return\n",
-        "# An action has restored an older checkpoint.\n                pass\n",
+        "self._catch_up(plan)\n                return\n",
+        "self._catch_up(plan)\n",
         ("tests/orbit/test_controller_loop.py",),
     ),
     Mutant(

@@ -2,7 +2,6 @@ import json
 import os
 import signal
 import threading
-import time
 
 import pytest
 import tensorflow as tf
@@ -69,13 +68,13 @@ def test_rearm_reinstalls_signal_handlers_that_a_library_replaced():
 
 
 def _fork_waiting_child():
-    """Fork a child that waits for a signal for a minute, and return its process ID."""
+    """Fork a child that waits for a signal, and return its process ID."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.write(writer, b"1")
-            time.sleep(60)
+            waiting.wait_for(lambda: False)
         finally:
             os._exit(1)
     os.read(reader, 1)
