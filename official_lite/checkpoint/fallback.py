@@ -296,13 +296,15 @@ def require_complete(
 def _find_new_state(checkpoint: tf.train.Checkpoint, places: Collection["_Place"]) -> set[int]:
     """Return the ids of the parts of each item, except weights, that only newer versions save.
 
-    An item of which the files contain a part was not saved by an older version, so it is left out.
+    Recurrent states of which the files contain a part were not saved by an older version, so they
+    are left out.
     """
     saved = {id(place.value) for place in places if place.is_saved}
     found: set[int] = set()
     for name, item in model_state.find_new_items(checkpoint):
         parts = {id(part) for part in tf.train.TrackableView(item).descendants()}
-        if name != "hidden_weights" and saved.isdisjoint(parts):
+        is_old = name != "recurrent_state" or saved.isdisjoint(parts)
+        if name != "hidden_weights" and is_old:
             found |= parts
     return found
 

@@ -64,6 +64,9 @@ _CODE_FLAGS = ("--import=", "--gin_file=", "--gin_params=")
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
+# What a worker tells the others in place of the name of a restored checkpoint.
+_NOTHING, _FAILED = ".", ""
+
 # Runs with fewer steps than this are cheap to repeat, so no warning is logged if they save no
 # checkpoint.
 _STEPS_WORTH_SAVING = 100
@@ -331,20 +334,24 @@ class OrbitExperimentRunner:
         Args:
             restore: A function that restores a checkpoint on this worker and returns its path.
         """
+        if self.checkpoint_manager is not None:
+            with self.strategy.scope():
+                # Create this variable now, because all workers have to create it together.
+                _ = self.checkpoint_manager.checkpoint.save_counter
         restored, failure = None, None
         try:
             restored = restore()
-        except (errors.CheckpointError, tf.errors.NotFoundError) as error:
-            failure = error
-        name = os.path.relpath(restored, self.model_dir) if restored else ""
+            name = os.path.relpath(restored, self.model_dir) if restored else _NOTHING
+        except (errors.CheckpointError, tf.errors.NotFoundError, OSError) as error:
+            failure, name = error, _FAILED
         with self.strategy.scope():
             exchange = predictor.create_exchange(self.strategy)
             told = exchange([{"name": np.array([name.encode()], object)}])
         names = [one["name"][0].decode() for one in told]
-        if any(names) and not all(names):
+        if len({each if each in (_NOTHING, _FAILED) else "restored" for each in names}) > 1:
             raise errors.CheckpointError(
-                f"Only some workers could restore {max(names)} from {self.model_dir}, probably "
-                "because a running training has just saved or removed it. Start the same command "
+                f"Only some workers could restore a checkpoint from {self.model_dir}, probably "
+                "because a running training has just saved or removed one. Start the same command "
                 "again."
             ) from failure
         if failure is not None:

@@ -579,6 +579,8 @@ class Controller:
         """Run the final report, evaluation and save; skip those already done at this step."""
         if self._has_interval():
             self._report()
+            if self._evaluation_is_pending:  # An action has restored an older checkpoint.
+                self._catch_up(plan)
         if plan.evaluate_at_end and plan.evaluated_step != self.step:
             self._evaluate(plan)
         if self._checkpoints is not None:

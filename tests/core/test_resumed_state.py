@@ -600,8 +600,8 @@ def test_change_of_the_batch_size_of_a_run_in_epochs_warns_of_the_number_of_epoc
         )
     # Two epochs are four steps with batches of 16, but the run has made four steps with batches of
     # 8.
-    assert "trains 1 epochs" in caplog.text
-    assert "To train 2 epochs, set `trainer.train_steps` to 6" in caplog.text
+    assert "trains for 1 instead of 2 epochs" in caplog.text
+    assert "set `trainer.train_steps` to 6" in caplog.text
 
 
 @pytest.mark.parametrize("is_given", [True, False])

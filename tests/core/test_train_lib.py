@@ -279,11 +279,11 @@ def test_worker_evaluates_the_checkpoint_of_the_chief_even_if_it_sees_a_newer_on
     assert runner.controller.step == 4
     runner.close()
     chief_restores("")
-    with pytest.raises(errors.CheckpointError, match="Only some workers could restore ckpt-8"):
+    with pytest.raises(errors.CheckpointError, match="Only some workers could restore"):
         train_lib.OrbitExperimentRunner(*arguments)
     commit.remove_checkpoint(str(tmp_path / "ckpt-4"))
     chief_restores("ckpt-4")
-    with pytest.raises(errors.CheckpointError, match="Only some workers could restore ckpt-4"):
+    with pytest.raises(errors.CheckpointError, match="Only some workers could restore"):
         train_lib.OrbitExperimentRunner(*arguments)
 
 
@@ -294,7 +294,7 @@ def test_worker_without_a_checkpoint_hears_of_that_of_the_chief_before_its_evalu
     arguments = (None, make_task(params), "eval", params, str(tmp_path))
     runner = train_lib.OrbitExperimentRunner(*arguments, restore=False)
     chief_restores("ckpt-4")
-    with pytest.raises(errors.CheckpointError, match="Only some workers could restore ckpt-4"):
+    with pytest.raises(errors.CheckpointError, match="Only some workers could restore"):
         runner.restore()
     runner.close()
 
