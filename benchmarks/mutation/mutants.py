@@ -135,7 +135,7 @@ MUTANTS = (
     Mutant(
         "checkpoint/committed_checkpoint_manager.py",
         "one damaged checkpoint: starts from scratch without an error",
-        "is_first_save = not listed and len(damaged) == 1",
+        "is_first_save = not is_listed and len(damaged) == 1",
         "is_first_save = len(damaged) == 1",
         ("tests/checkpoint/test_committed_checkpoint_manager.py",),
     ),

@@ -230,14 +230,18 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             errors.CheckpointError: No checkpoint is intact, or the latest intact one does not match
                 the run or lacks a variable.
         """
-        listed = latest.find_checkpoints(self._source_directory, self._checkpoint_name)
-        paths = listed or latest.find_unlisted(self._source_directory, self._checkpoint_name)
-        path, damaged = fallback.restore_newest(
-            self.checkpoint, paths, check=self._require_fit, optional=self._optional
-        )
+        while True:
+            paths, is_listed = self._find_paths()
+            path, damaged = fallback.restore_newest(
+                self.checkpoint, paths, check=self._require_fit, optional=self._optional
+            )
+            # A process that only reads may have listed a checkpoint that training has removed since
+            # and that therefore only seems to be damaged.
+            if self._moves_damaged or set(damaged) <= set(self._find_paths()[0]):
+                break
         # An interrupted first save leaves a single unlisted checkpoint behind. Such a checkpoint is
         # not an error.
-        is_first_save = not listed and len(damaged) == 1
+        is_first_save = not is_listed and len(damaged) == 1
         if path is None and damaged and not is_first_save:
             names = ", ".join(map(os.path.basename, damaged))
             raise errors.CheckpointError(
@@ -284,6 +288,13 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
     def _source_directory(self) -> str:
         """The directory from which checkpoints are restored."""
         return self._directory
+
+    def _find_paths(self) -> tuple[list[str], bool]:
+        """Return the checkpoints from the oldest to the latest, and whether they are listed."""
+        listed = latest.find_checkpoints(self._source_directory, self._checkpoint_name)
+        if listed:
+            return listed, True
+        return latest.find_unlisted(self._source_directory, self._checkpoint_name), False
 
     def _manage(self, paths: Sequence[str], state: latest.CheckpointState | None = None) -> None:
         """Start managing existing checkpoints, which are listed from the oldest to the latest."""

@@ -218,8 +218,8 @@ def require_complete(
 
     Raises:
         errors.CheckpointError: A variable is missing, was saved with another shape, or belongs to a
-            list that had another length, or to another key of a dict. The message names the first
-            of these variables.
+            list that had another length, to another key of a dict, or to other options of a choice.
+            The message names the first of these variables.
     """
     if not files.exists(f"{path}.index"):
         # The restore itself reports missing files.
@@ -285,7 +285,7 @@ def require_complete(
         first(f"{len(missing)} of {len(wanted)} values are missing", missing),
         first("saved with a different shape", misshapen),
         first("lists of a different length", unequal),
-        first("dicts whose keys are not those of the checkpoint, in the same order", moved),
+        first("keys or options that are not those of the checkpoint, in the same order", moved),
     ]
     raise errors.CheckpointError(
         f"{path} can't be restored; nothing was changed. The checkpoint is intact, but it does "

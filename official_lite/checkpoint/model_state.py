@@ -57,9 +57,12 @@ _MAX_LISTED = 1000
 class HiddenNames(tf.train.experimental.PythonState):
     """The names of weights that are saved in a list, in which their positions may change.
 
+    The weights may also be the elements of variables, such as one for each option of a choice.
+
     Args:
         names: The paths of the weights.
-        keys: The `dict_keys` of the weights, empty for weights that no dict holds.
+        keys: The names by which the weights must be restored, such as their `dict_keys`; empty for
+            weights that may be renamed.
     """
 
     def __init__(self, names: Sequence[str], keys: Sequence[str]) -> None:
@@ -80,7 +83,7 @@ class HiddenNames(tf.train.experimental.PythonState):
         return list(zip(saved["names"], saved["keys"], strict=True))
 
     def find_other_keys(self, text: str | bytes) -> list[tuple[str, str]]:
-        """Return each saved key whose weight would be restored below another key, and that key."""
+        """Return each saved key whose weight would be restored by another key, and that key."""
         pairs = zip((key for _, key in self.read(text)), self._keys, strict=False)
         return list(dict.fromkeys((old, new) for old, new in pairs if old and new and old != new))
 

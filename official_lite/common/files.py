@@ -21,6 +21,8 @@ from official_lite.common import errors, suggestions
 
 # Matches the temporary files that `write_text` creates and then renames.
 _TEMPORARY = re.compile(r"(.+)\.[0-9a-f]{32}\.tmp")
+# The errors of a file system that has no hard links.
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def is_remote(path: str) -> bool:
@@ -274,8 +276,8 @@ def write_bytes(path: str, content: bytes, *, is_durable: bool = True) -> None:
 def create_text(path: str, text: str) -> None:
     """Write a UTF-8 file that must not exist yet.
 
-    If several processes try at once, exactly one succeeds. On a remote file system, this is likely
-    but not guaranteed.
+    If several processes try at once, exactly one succeeds, and readers never see a part of the
+    text. On a remote file system, this is likely but not guaranteed.
 
     Raises:
         FileExistsError: The file exists.
@@ -285,8 +287,24 @@ def create_text(path: str, text: str) -> None:
             raise FileExistsError(path)
         write_text(path, text)
         return
-    with open_file(path, "x") as file:
-        file.write(text)
+    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
+    try:
+        with open_file(temporary, "x") as file:
+            file.write(text)
+        # Unlike a rename, a link does not replace an existing file.
+        os.link(temporary, path)
+    except OSError as error:
+        # If the file exists, its creator may also have removed the temporary file.
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from error
+        if error.errno not in _NO_LINKS:
+            error.filename = path  # Report the path that users know, not the temporary file.
+            raise
+        with open_file(path, "x") as file:
+            file.write(text)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(temporary)
 
 
 def rename(source: str, target: str) -> None:

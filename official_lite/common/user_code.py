@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+import keras
 import tensorflow as tf
 
 _Fn = TypeVar("_Fn", bound=Callable[..., Any])
@@ -35,6 +36,21 @@ def converted(function: _Fn) -> _Fn:
         return function
     user_function: _Fn = tf.__internal__.autograph.tf_convert(function, _OUTSIDE)
     return user_function
+
+
+def with_dtype_policy(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that runs in any thread under the dtype policy of the current thread.
+
+    Keras keeps the policy per thread, and some strategies run each replica in a thread of its own.
+    """
+    policy = keras.config.dtype_policy()
+    set_policy = not_converted(keras.config.set_dtype_policy)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        set_policy(policy)
+        return function(*args, **kwargs)
+
+    return run
 
 
 def next_batch(iterator: Any) -> Any:

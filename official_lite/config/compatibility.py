@@ -45,21 +45,34 @@ HARMLESS = (
     "task.*_data.autotune_algorithm",
     "task.*_data.trainer_id",
     "task.task_routines*.eval_steps",
-    "trainer.*_interval",
-    "trainer.*_steps",
-    "trainer.*_epochs",
-    "trainer.*tf_function",
-    "trainer.*tf_while_loop",
+    # No patterns: they could match the fields of a user's `TrainerConfig`.
     "trainer.allow_tpu_summary",
-    "trainer.best_checkpoint_*",
+    "trainer.best_checkpoint_eval_metric",
+    "trainer.best_checkpoint_export_subdir",
+    "trainer.best_checkpoint_metric_comp",
+    "trainer.checkpoint_every_epochs",
+    "trainer.checkpoint_interval",
     "trainer.continuous_eval_timeout",
+    "trainer.eval_tf_function",
+    "trainer.eval_tf_while_loop",
     "trainer.hooks",
+    "trainer.log_interval",
     "trainer.loss_upper_bound",
     "trainer.max_to_keep",
     "trainer.preemption_on_demand_checkpoint",
-    "trainer.recovery_*",
-    "trainer.remat*",
-    "trainer.steps_per_*",
+    "trainer.recovery_begin_steps",
+    "trainer.recovery_max_trials",
+    "trainer.remat",
+    "trainer.steps_per_epoch",
+    "trainer.steps_per_loop",
+    "trainer.summary_interval",
+    "trainer.train_epochs",
+    "trainer.train_steps",
+    "trainer.train_tf_function",
+    "trainer.train_tf_while_loop",
+    "trainer.validate_every_epochs",
+    "trainer.validation_interval",
+    "trainer.validation_steps",
     "trainer.validation_summary_subdir",
     "trainer.writers",
     "workspace",
@@ -70,7 +83,6 @@ _HARMFUL = (
     "runtime.seed",
     "runtime.mixed_precision_dtype",
     "runtime.loss_scale",
-    "trainer.grad_accum_steps",
 )
 
 # The path of the config block with the learning rate schedules. Their steps may depend on the
@@ -106,11 +118,16 @@ class Change:
     @property
     def is_harmless(self) -> bool:
         """Whether a run may resume despite the change."""
-        path = _without_routine(self.path)
-        return _matches(path, HARMLESS) and not _matches(path, _HARMFUL)
+        return is_harmless(self.path)
 
     def __str__(self) -> str:
         return f"{self.path}: {self.old} -> {self.new}"
+
+
+def is_harmless(path: str) -> bool:
+    """Return whether the field at a path may change between two starts of a run."""
+    path = _without_routine(path)
+    return _matches(path, HARMLESS) and not _matches(path, _HARMFUL)
 
 
 def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = False) -> list[Change]:
@@ -235,7 +252,7 @@ def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
     changes = []
     for path in sorted({*new, *given}):
         value = new.get(path, MISSING)
-        if path not in given and path not in became and _is_default(params, path):
+        if path not in given and path not in became and is_default(params, path):
             # The config of the earlier run was written by a version that did not have this field.
             continue
         within = _without_routine(path)
@@ -260,34 +277,79 @@ def _by_task(values: Mapping[str, Any]) -> dict[str, Any]:
 
     The fields of each task are added by path, as in `_OF_ROUTINE`.
     """
-    names: list[Any] = []
+    names = _names_of_tasks(values)
     fields: dict[str, Any] = {}
-    for routine in values.get(_ROUTINES) or ():
-        name = routine.get("task_name") or (routine.get("task_config") or {}).get("name")
-        names.append(name)
+    for name, routine in zip(names, values.get(_ROUTINES) or (), strict=True):
         of_task = flatten(routine).items()
         fields |= {f"{_ROUTINES}[{name}].{path}": value for path, value in of_task}
     return {**values, _ROUTINES: names, **fields} if names else dict(values)
 
 
+def _names_of_tasks(values: Mapping[str, Any]) -> list[Any]:
+    """Return the names of several tasks in a flat config, in their order."""
+    return [
+        routine.get("task_name") or (routine.get("task_config") or {}).get("name")
+        for routine in values.get(_ROUTINES) or ()
+    ]
+
+
 def _without_routine(path: str) -> str:
-    """Return the path that a field of one of several tasks would have if it were the only task."""
+    """Return the path that a field of one of several tasks would have if it were the only task.
+
+    A field of the routine itself keeps its place, but without the task's name, which may have dots.
+    """
     routine = _OF_ROUTINE.fullmatch(path)
-    if routine and routine["field"].startswith("task_config."):
-        return f"task.{routine['field'].removeprefix('task_config.')}"
-    return path
+    if routine is None:
+        return path
+    field = routine["field"]
+    is_of_task = field.startswith("task_config.")
+    return f"task.{field.removeprefix('task_config.')}" if is_of_task else f"{_ROUTINES}.{field}"
 
 
 def _changed_files(params: hyperparams.Config, model_dir: str) -> Iterator[Change]:
     """Yield a change for each model file that has changed since the last run."""
-    recorded = read_run(model_dir).get("model_files")
-    known = recorded if isinstance(recorded, dict) else {}
+    known = _recorded_files(read_run(model_dir))
     for path, new in parsing.model_file_checksums(params).items():
         if (old := known.get(path, new)) != new:
             yield Change(path=f"{path}.{_CONTENT}", old=old, new=new)
 
 
-def _is_default(params: hyperparams.Config, path: str) -> bool:
+def model_files(params: hyperparams.Config, record: Mapping[str, Any]) -> dict[str, str]:
+    """Return the checksums of the model files, by the paths of the fields that name them.
+
+    A file that is missing now, but that the config still names, keeps its recorded checksum.
+
+    Args:
+        params: The config of this run.
+        record: The content of `run.json` of the earlier run.
+    """
+    given = record.get("params")
+    old = _by_task(given if isinstance(given, dict) else {})
+    new = _by_task(flatten(epochs.given(params).as_dict()))
+    kept = {
+        path: checksum
+        for path, checksum in _recorded_files(record).items()
+        if path in new and new[path] == old.get(path)
+    }
+    return {**kept, **parsing.model_file_checksums(params)}
+
+
+def _recorded_files(record: Mapping[str, Any]) -> dict[str, str]:
+    files_of_run, given = record.get("model_files"), record.get("params")
+    names = _names_of_tasks(given) if isinstance(given, dict) else []
+    found = {}
+    for path, checksum in (files_of_run if isinstance(files_of_run, dict) else {}).items():
+        routine = _OF_ROUTINE.fullmatch(path)
+        name = routine["name"] if routine else ""
+        if routine and name not in names and name.isdigit() and int(name) < len(names):
+            # Earlier versions recorded the position of a task instead of its name.
+            path = f"{_ROUTINES}[{names[int(name)]}].{routine['field']}"
+        found[path] = checksum
+    return found
+
+
+def is_default(params: hyperparams.Config, path: str) -> bool:
+    """Return whether the field of a config at a path exists and has its default value."""
     owner: Any = params
     if routine := _OF_ROUTINE.fullmatch(path):
         by_name = {each.resolved_name: each for each in params.task.task_routines}

@@ -449,8 +449,9 @@ def model_file_checksums(params: Any) -> dict[str, str]:
 def _tasks(params: Any) -> Iterator[tuple[str, Any]]:
     """Yield the path and config of the top-level task and of each task in a multi-task config."""
     yield "task", params.task
-    for index, routine in enumerate(hyperparams.get_by_path(params, "task.task_routines", ())):
-        yield f"task.task_routines[{index}].task_config", routine.task_config
+    # Use the names of the tasks, because a run may evaluate only some of them.
+    for routine in hyperparams.get_by_path(params, "task.task_routines", ()):
+        yield f"task.task_routines[{routine.resolved_name}].task_config", routine.task_config
 
 
 def _contents(task: Any) -> dict[str, Any]:

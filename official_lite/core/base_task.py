@@ -23,6 +23,8 @@ __all__ = [
     "OptimizationConfig",
     "RuntimeConfig",
     "Task",
+    "choose_init_checkpoint",
+    "find_init_checkpoint",
     "load_averages",
     "load_optimizer",
     "outputs_as_columns",
@@ -50,6 +52,8 @@ _LIGHTNING = {
 _KEEP_VALUES = ("Identity", "Cast", "Reshape")
 # The models that `_warn_of_unreported` has already checked.
 _unreported: weakref.WeakSet[keras.Model] = weakref.WeakSet()
+# For each task, maps the field `init_checkpoint` to the checkpoint that was found there.
+_init_checkpoints: weakref.WeakKeyDictionary["Task", dict[str, str]] = weakref.WeakKeyDictionary()
 
 
 class Task(tf.Module, metaclass=abc.ABCMeta):
@@ -162,7 +166,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
                 extra=terminal.DETAIL,
             )
             return
-        found = warm_start.find_checkpoint(path)
+        found = find_init_checkpoint(self, path)
         if found is None:
             raise errors.CheckpointError(
                 f"`task.init_checkpoint` is {path!r}, which contains no checkpoint."
@@ -562,8 +566,32 @@ def _has_compiled_loss(model: keras.Model) -> bool:
     return model.loss is not None or type(model).compute_loss is not keras.Model.compute_loss
 
 
+def find_init_checkpoint(task: Task, path: str) -> str | None:
+    """Return the checkpoint that `init_checkpoint` names; None if there is none.
+
+    If it is a directory, all calls return the checkpoint that was the latest at the first one, or
+    the one that was chosen. A pretraining that is still running may save others while the parts of
+    the checkpoint are loaded one after the other.
+
+    Args:
+        task: The task.
+        path: The field `init_checkpoint` of the task config.
+    """
+    if path not in _init_checkpoints.get(task, {}):
+        choose_init_checkpoint(task, path, warm_start.find_checkpoint(path))
+    return _init_checkpoints[task].get(path)
+
+
+def choose_init_checkpoint(task: Task, path: str, found: str | None) -> None:
+    """Let a task load the checkpoint `found`; see `find_init_checkpoint`."""
+    _init_checkpoints[task] = {} if found is None else {path: found}
+
+
 def load_optimizer(
-    config: config_definitions.TaskConfig, optimizer: keras.optimizers.Optimizer, model: keras.Model
+    task: Task,
+    config: config_definitions.TaskConfig,
+    optimizer: keras.optimizers.Optimizer,
+    model: keras.Model,
 ) -> None:
     """Load the optimizer state from `init_checkpoint`, if the task config requests it."""
     part = hyperparams.get_by_path(config, "init_checkpoint_optimizer", "none")
@@ -571,7 +599,7 @@ def load_optimizer(
         warm_start.load_optimizer(
             optimizer,
             model,
-            warm_start.find_checkpoint(config.init_checkpoint) or config.init_checkpoint,
+            find_init_checkpoint(task, config.init_checkpoint) or config.init_checkpoint,
             modules=config.init_checkpoint_modules,
             strict=config.init_checkpoint_strict,
             with_counters=part == "all",
@@ -597,7 +625,7 @@ def load_averages(
         warm_start.load_averages(
             optimizer,
             model,
-            warm_start.find_checkpoint(path) or path,
+            find_init_checkpoint(task, path) or path,
             modules=hyperparams.get_by_path(config, "init_checkpoint_modules", warm_start.ALL),
         )
 

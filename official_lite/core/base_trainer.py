@@ -2,17 +2,19 @@
 
 import contextlib
 import operator
+import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import gin
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.checkpoint import model_state
-from official_lite.common import errors, nests, terminal, user_code
+from official_lite.checkpoint import model_state, warm_start
+from official_lite.common import errors, files, nests, terminal, user_code
 from official_lite.core import (
     base_task,
     checkpoint_state,
@@ -466,13 +468,34 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     def initialize(self) -> None:
         """Let the task load pretrained weights; called if the run has no checkpoint yet."""
+        self._choose_init_checkpoint()
         self.task.initialize(self.model)
         optimizer_factory.follow_weights(self.optimizer)
-        base_task.load_optimizer(self.config.task, self.optimizer, self.model)
+        base_task.load_optimizer(self.task, self.config.task, self.optimizer, self.model)
         if True not in self._task_metrics:
             # Training starts its averages at the loaded weights, but without training, the averages
             # of the checkpoint are the weights to evaluate.
             base_task.load_averages(self.task, self.config.task, self.optimizer, self.model)
+
+    def _choose_init_checkpoint(self) -> None:
+        """Choose the latest checkpoint if `task.init_checkpoint` is a directory.
+
+        All workers that train load the chief's choice. Otherwise, their replicas would start from
+        different weights if a running pretraining saves a checkpoint at this moment.
+        """
+        path = hyperparams.get_by_path(self.config.task, "init_checkpoint", "")
+        # A task with its own `initialize` may read a path that has another meaning.
+        if not path or type(self.task).initialize is not base_task.Task.initialize:
+            return
+        found = warm_start.find_checkpoint(path)
+        if True in self._task_metrics and tf.io.gfile.isdir(files.expand_home(path)):
+            name = os.path.basename(found or "")
+            exchange = predictor.create_exchange(self.strategy)
+            told = exchange([{"name": np.array([name.encode()], object)}])
+            # The chief is the first worker.
+            name = told[0]["name"][0].decode()
+            found = os.path.join(files.expand_home(path), name) if name else None
+        base_task.choose_init_checkpoint(self.task, path, found)
 
     def train_loop_begin(self) -> None:
         """Reset the metrics; called before the first step of a reporting interval."""
@@ -858,7 +881,6 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         options = orbit.StandardTrainerOptions(
             use_tf_function=config.train_tf_function and compiles,
             use_tf_while_loop=config.train_tf_while_loop and compiles,
-            use_tpu_summary_optimization=config.allow_tpu_summary,
         )
         orbit.StandardTrainer.__init__(self, dataset or self._built_train_dataset, options)
 

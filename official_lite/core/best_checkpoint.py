@@ -97,6 +97,23 @@ class BestCheckpointExporter(best_checkpoints.BestCheckpoints):
         self.save(checkpoint, int(global_step), _json_scalars(eval_logs), writes_info=write_logs)
         return True
 
+    def rewind(self, step: int) -> None:
+        """Discard all evaluations after `step`; see `BestCheckpoints`."""
+        if self.may_export():
+            super().rewind(step)
+        else:
+            self.reload()
+
+    def protect(self) -> None:
+        """Keep the current best checkpoint from now on; see `BestCheckpoints`."""
+        if self.may_export():
+            super().protect()
+
+    def settle(self, step: int) -> None:
+        """Stop protecting what only states before `step` need; see `BestCheckpoints`."""
+        if self.may_export():
+            super().settle(step)
+
     def export_best_eval_metric(self, eval_logs: Mapping[str, Any], global_step: int) -> None:
         """Write the scalar metrics and the step to `info.json`."""
         record = {**_json_scalars(eval_logs), best_checkpoints.STEP_KEY: int(global_step)}

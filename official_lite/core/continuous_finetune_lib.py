@@ -9,7 +9,8 @@
 
 A checkpoint with a metrics file is done. A restarted job first resumes the fine-tuning runs that
 have a checkpoint of their own but no metrics file, even if their pretraining checkpoints have been
-removed. It then continues with the next checkpoint. This job never deletes anything.
+removed. It then continues with the next checkpoint. This job never deletes anything. With another
+config or another pretraining directory, it ends with an error, unless the change is allowed.
 """
 
 import functools
@@ -26,7 +27,7 @@ from absl import logging
 from official_lite import orbit, telemetry
 from official_lite.checkpoint import directories, inspection, latest
 from official_lite.common import cluster, errors, files, flags, nested_dict, preemption, tf_config
-from official_lite.config import parsing
+from official_lite.config import compatibility, parsing
 from official_lite.core import base_task, config_definitions, preflight, task_factory, train_lib
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.orbit import checkpointing
@@ -64,15 +65,15 @@ def run_continuous_finetune(
         pretrain_steps: The last pretraining step.
         finetune: A function to call instead of `train_lib.run_experiment`. It takes the strategy,
             the task, the config and the model directory, and returns the metrics.
-        allow_config_change: Whether a begun run may resume from checkpoints of a different config.
-            It has no effect on a given `finetune`.
+        allow_config_change: Whether the runs of earlier starts may have a different config or
+            another pretraining directory. It has no effect on a given `finetune`.
 
     Returns:
         The metrics if `run_post_eval` is set; else an empty dictionary.
 
     Raises:
         errors.ConfigValueError: If the mode is any other, `task.init_checkpoint` is not a
-            directory, or the experiment has phases.
+            directory, the experiment has phases, or a run of an earlier start does not match.
         errors.CheckpointError: If no checkpoint appeared at all.
     """
     if cluster.is_server(params.runtime.distribution_strategy):
@@ -90,6 +91,9 @@ def run_continuous_finetune(
         # wait for it.
         reads_files=tf_config.read_tf_config() is None,
     )
+    # A given `finetune` may change the config of each run, so its runs can't be compared.
+    if finetune is None and not allow_config_change:
+        _check_earlier_runs(params, model_dir)
     finetune = finetune or functools.partial(_finetune, allow_config_change=allow_config_change)
     with preemption.catch_signals():
         logs = _finetune_all(params, model_dir, pretrain_steps, finetune)
@@ -180,6 +184,27 @@ def _check_arguments(mode: str, pretrain_dir: str) -> None:
             f"`task.init_checkpoint` is {pretrain_dir!r}; expected the directory in which the "
             "pretraining job saves its checkpoints. It does not have to exist yet."
         )
+
+
+def _check_earlier_runs(params: config_definitions.ExperimentConfig, model_dir: str) -> None:
+    """Check that the runs of earlier starts match this job, so that metrics are comparable."""
+    wanted = params.task.init_checkpoint
+    for name in sorted(filter(_RUN.fullmatch, files.list_names(model_dir))):
+        run_dir = os.path.join(model_dir, name)
+        config = os.path.join(run_dir, "params.yaml")
+        if not files.exists(config):
+            continue
+        path = yaml_io.read_yaml(config)["task"]["init_checkpoint"]
+        found = os.path.dirname(path)
+        if os.path.realpath(found) != os.path.realpath(wanted):
+            raise errors.ConfigValueError(
+                f"{run_dir} was fine-tuned from a checkpoint in {found}, but "
+                f"`task.init_checkpoint` is {wanted}. Use another `model_dir` for the checkpoints "
+                "in the other directory. If the directory was only moved, pass "
+                "--allow_config_change (in Python: `allow_config_change=True`)."
+            )
+        if latest.latest_checkpoint(run_dir):
+            compatibility.check(params.replace(task={"init_checkpoint": path}), run_dir)
 
 
 def _pretrain_checkpoints(

@@ -320,7 +320,7 @@ class InputReader:
         seed = file_reading.file_order_seed(files, options, input_context)
         half, whole = halves.split(input_context if options.sharding else None)
         pipelines = file_reading.num_sharing_pipelines(options, whole)
-        source = reading.select(source, half, pipelines)
+        source = reading.select(source, half)
         order = reading.EpochOrder(
             chunk_rows=source.chunk_rows,
             shuffles_chunks=options.is_training,

@@ -280,6 +280,8 @@ def _stops_at_unbuilt_part(
     strategy = tf.distribute.get_strategy()
     requests: list[Callable[[], None]] = []
     failures: list[Exception] = []
+    # A layer may create other layers while it is built, and they get the current policy.
+    step_fn = user_code.with_dtype_policy(step_fn)
 
     @user_code.not_converted
     def trace(inputs: nests.Nest) -> None:

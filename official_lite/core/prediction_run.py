@@ -17,7 +17,7 @@ from absl import logging
 from official_lite.checkpoint import chain, directories, warm_start
 from official_lite.common import errors, files, goodput, preemption
 from official_lite.config import compatibility
-from official_lite.core import base_trainer, config_definitions, predictor, train_data
+from official_lite.core import base_task, base_trainer, config_definitions, predictor, train_data
 from official_lite.data import file_patterns
 from official_lite.data.sources import registry
 from official_lite.modeling import hyperparams
@@ -85,7 +85,10 @@ def run(
     started = time.monotonic()
     preemption.rearm()
     made_from = describe_source(
-        params, restored, averaged=ema_optimizer.keeps_averages(trainer.optimizer)
+        params,
+        restored,
+        averaged=ema_optimizer.keeps_averages(trainer.optimizer),
+        task=getattr(trainer, "task", None),
     )
     if not directories.is_chief(trainer.strategy):
         _predict_for_the_chief(trainer, made_from)
@@ -182,7 +185,11 @@ def _agree(strategy: tf.distribute.Strategy, first_batch: int, made_from: Mappin
 
 
 def describe_source(
-    params: config_definitions.ExperimentConfig, restored: str | None, *, averaged: bool = False
+    params: config_definitions.ExperimentConfig,
+    restored: str | None,
+    *,
+    averaged: bool = False,
+    task: base_task.Task | None = None,
 ) -> dict[str, Any]:
     """Describe everything that determines the predictions of a run, by name.
 
@@ -192,6 +199,7 @@ def describe_source(
         params: The config of the experiment.
         restored: The checkpoint that was restored; None if the task loaded the weights.
         averaged: Whether the optimizer keeps averages, which predict instead of the weights.
+        task: The task that may have loaded the weights.
     """
     data = train_data.predict_data(params)
     flat = compatibility.flatten(params.as_dict())
@@ -200,7 +208,7 @@ def describe_source(
     return {
         **fields,
         **of_data,
-        "weights": _describe_weights(params, restored, averaged=averaged),
+        "weights": _describe_weights(params, restored, task, averaged=averaged),
         "input files": _describe_input(data),
         "training files": _describe_input(params.task.train_data),
         "replicas": tf.distribute.get_strategy().num_replicas_in_sync,
@@ -222,14 +230,23 @@ def _is_within(path: str, blocks: Sequence[str]) -> bool:
 
 
 def _describe_weights(
-    params: config_definitions.ExperimentConfig, restored: str | None, *, averaged: bool
+    params: config_definitions.ExperimentConfig,
+    restored: str | None,
+    task: base_task.Task | None,
+    *,
+    averaged: bool,
 ) -> str:
     """Describe the source of the weights: a checkpoint with its checksum, or else the task."""
     path = restored
-    if path is None and params.task.init_checkpoint:
-        path = warm_start.find_checkpoint(params.task.init_checkpoint)
+    source = params.task.init_checkpoint
+    if path is None and source:
+        path = (
+            base_task.find_init_checkpoint(task, source)
+            if task is not None
+            else warm_start.find_checkpoint(source)
+        )
     if path is None:
-        return f"loaded by the task from {params.task.init_checkpoint!r}"
+        return f"loaded by the task from {source!r}"
     # Hashing the index is enough, because it contains the checksums of all tensors.
     with files.open_file(f"{path}.index", "rb") as file:
         digest = hashlib.sha256(file.read()).hexdigest()

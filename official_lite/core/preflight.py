@@ -75,6 +75,7 @@ def check_run(
     task: base_task.Task | None = None,
     reads_weights: bool = True,
     reads_files: bool = True,
+    loads_weights: bool = False,
 ) -> None:
     """Check everything about a run that can be checked before anything is built or written.
 
@@ -88,6 +89,7 @@ def check_run(
         reads_weights: Whether the run reads weights from the location in the config. Custom code
             may download them, or load them from elsewhere.
         reads_files: Whether the run reads input files from the location in the config.
+        loads_weights: Whether the model of several tasks loads weights itself.
 
     Raises:
         errors.OfficialLiteError: If the run cannot succeed.
@@ -114,8 +116,9 @@ def check_run(
             )
     earlier = earlier_phases or {}
     if reads_weights:
-        check_evaluation(params, mode, model_dir, type(task) if task else None)
-        check_init_checkpoint(params, model_dir, earlier, type(task) if task else None)
+        task_cls = type(task) if task else None
+        check_evaluation(params, mode, model_dir, task_cls, loads_weights=loads_weights)
+        check_init_checkpoint(params, model_dir, earlier, task_cls)
     if reads_files:
         check_input_files(params, mode, list(earlier.values()))
         data_schemas.check(params, mode, model_dir, list(earlier.values()))
@@ -127,6 +130,8 @@ def check_evaluation(
     model_dir: str,
     task_cls: type[base_task.Task] | None = None,
     trainer_cls: type[orbit.AbstractTrainer] | None = None,
+    *,
+    loads_weights: bool = False,
 ) -> None:
     """Check that there is a checkpoint, if the mode is `eval`, `test` or `predict`.
 
@@ -138,6 +143,7 @@ def check_evaluation(
         model_dir: The model directory.
         task_cls: The class of the task, if it differs from the class registered for the config.
         trainer_cls: The class of the trainer, if it differs from the class in the config.
+        loads_weights: Whether the model of several tasks loads weights itself.
 
     Raises:
         errors.CheckpointError: If there is no checkpoint.
@@ -152,7 +158,7 @@ def check_evaluation(
         return
     path = latest.latest_checkpoint(model_dir)
     if path is None:
-        if _initializes_itself(params, task_cls, trainer_cls):
+        if loads_weights or _initializes_itself(params, task_cls, trainer_cls):
             return
         raise errors.CheckpointError(
             f"There is no checkpoint in {model_dir}, so the mode `{mode}` would use random "

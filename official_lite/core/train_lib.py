@@ -105,6 +105,9 @@ class OrbitExperimentRunner:
         restore: Whether the constructor restores the latest checkpoint; if not, call `restore`.
     """
 
+    # Whether the model of several tasks loads weights itself.
+    _loads_weights = False
+
     def __init__(
         self,
         distribution_strategy: tf.distribute.Strategy | None,
@@ -128,7 +131,16 @@ class OrbitExperimentRunner:
         self.strategy = distribution_strategy or tf.distribute.get_strategy()
         if not driver.is_driven(model_dir):
             reads_files = restore and trainer is None
-            _check(params, mode, model_dir, self.strategy, task, restore, reads_files)
+            _check(
+                params,
+                mode,
+                model_dir,
+                self.strategy,
+                task,
+                restore,
+                reads_files,
+                loads_weights=self._loads_weights,
+            )
         preflight.require_agreement(params, self.strategy, mode)
         self._mode = Mode.parse(mode)
         if self._mode.tests:
@@ -305,6 +317,7 @@ class OrbitExperimentRunner:
             self.model_dir,
             type(own.task) if own and hasattr(own, "task") else None,
             type(own) if own else None,
+            loads_weights=self._loads_weights,
         )
         if not self.checkpoint_manager:
             return None
@@ -809,6 +822,7 @@ def execute(
     model_dir: str,
     task: base_task.Task | None = None,
     reads_files: bool = True,
+    loads_weights: bool = False,
     allow_config_change: bool = False,
 ) -> tuple[keras.Model, Logs]:
     """Check a run, then build and run its runner under the config's seed and precision.
@@ -822,12 +836,21 @@ def execute(
         model_dir: The model directory.
         task: The task.
         reads_files: Whether the run reads the input files that the config names.
+        loads_weights: Whether the model of several tasks loads weights itself.
         allow_config_change: Whether training may resume from checkpoints of a different config.
 
     Returns:
         The result of the runner.
     """
-    _check(params, mode, model_dir, strategy, task, reads_files=reads_files)
+    _check(
+        params,
+        mode,
+        model_dir,
+        strategy,
+        task,
+        reads_files=reads_files,
+        loads_weights=loads_weights,
+    )
     results: list[tuple[keras.Model, Logs]] = []
 
     def attempt(changed: config_definitions.ExperimentConfig) -> None:
@@ -858,6 +881,7 @@ def _check(
     task: base_task.Task | None,
     reads_weights: bool = True,
     reads_files: bool = True,
+    loads_weights: bool = False,
 ) -> None:
     # Skip the check of input files in a cluster: if one process failed alone, the others would wait
     # for it.
@@ -869,4 +893,5 @@ def _check(
         task=task,
         reads_weights=reads_weights,
         reads_files=reads_files and is_alone,
+        loads_weights=loads_weights,
     )

@@ -22,6 +22,7 @@ __all__ = [
     "describe",
     "find_differences",
     "forget",
+    "forgetting",
     "match_files",
     "normalize",
     "remember",
@@ -144,6 +145,17 @@ def remembered() -> list[str]:
 def forget() -> None:
     """Forget all paths and patterns, at the end of a run."""
     _PATTERNS.clear()
+
+
+@contextlib.contextmanager
+def forgetting() -> Iterator[None]:
+    """Enter a context that only checks files, whose paths and patterns are not remembered."""
+    before = dict(_PATTERNS)
+    try:
+        yield
+    finally:
+        forget()
+        remember(before)
 
 
 def normalize(pattern: str) -> str:

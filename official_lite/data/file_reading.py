@@ -116,7 +116,9 @@ class _SharedFiles:
         input_errors.remember(files, dataset_fn)
         self.files = list(files)
         self.dataset_fn = dataset_fn
-        if len(files) >= halves.MIN_PARTS * num_sharing_pipelines(options, input_context):
+        # Do not consider the number of pipelines: a search that resumes with more workers must keep
+        # its halves.
+        if len(files) >= 2 * halves.MIN_PARTS:
             half, input_context = halves.split(input_context)
             self.files = self.files[half]
         # With fewer files, each half takes every n-th record before shuffling, so it has the same
@@ -127,11 +129,11 @@ class _SharedFiles:
         if input_context is not None and self.num_pipelines > 1:
             self.pipeline = input_context.input_pipeline_id
         self._options = options
-        if 1 < len(files) < self.num_pipelines:
+        if 1 < len(self.files) < self.num_pipelines:
             logging.warning(
                 "There are fewer files (%d) than input pipelines (%d), so each pipeline reads all "
                 "files. Use more files for faster input.",
-                len(files),
+                len(self.files),
                 self.num_pipelines,
             )
         has_enough_files = len(self.files) > 1 and len(self.files) >= self.num_pipelines

@@ -111,8 +111,8 @@ class _Tuner:
         self._seconds: dict[str, float] = {}
         self._functions: Sequence[Any] = ()
         self._trace_seconds = 0.0
-        # The names of the step's ops with effects that can't be undone.
-        self._effects: list[str] = []
+        # Why the steps of the last mode that was tried can't be undone; None if they can.
+        self._lasting: str | None = None
 
     def choose(self) -> ExecutionRecord:
         if self._num_steps < _MIN_STEPS:
@@ -122,9 +122,8 @@ class _Tuner:
             return self._decide("graph", reason)
         self._dataset = self._trainer.build_train_dataset()
         self._try("graph")
-        if self._effects:
-            names = ", ".join(self._effects[:3])
-            return self._decide("graph", f"benchmarking has effects that can't be undone ({names})")
+        if self._lasting is not None:
+            return self._decide("graph", self._lasting)
         if "graph" not in self._seconds:
             return self._decide("graph", "the benchmark of this mode failed")
         if others := repeatability.find_other_numbers(self._functions):
@@ -175,8 +174,8 @@ class _Tuner:
             if mode == "graph":
                 self._trace_seconds = time.monotonic() - started
                 self._functions = functions
-            self._effects = sorted(set(repeatability.find_lasting_effects(functions)))
-            if self._effects:
+            self._lasting = _why_not_undone(functions)
+            if self._lasting is not None:
                 return
             snapshot = VariableSnapshot(functions)
             # The first call also compiles the loop, so it counts toward the setup time.
@@ -258,6 +257,16 @@ class _Tuner:
             seconds_per_step=self._seconds,
             seconds=round(time.monotonic() - self._started, 3),
         )
+
+
+def _why_not_undone(functions: Sequence[Any]) -> str | None:
+    """Return why a step that these functions run can't be undone; None if it can."""
+    if not functions:
+        # A snapshot finds the variables of a step in its trace.
+        return "the steps can't be traced, so benchmarking them can't be undone"
+    if effects := sorted(set(repeatability.find_lasting_effects(functions))):
+        return f"benchmarking has effects that can't be undone ({', '.join(effects[:3])})"
+    return None
 
 
 def _seconds_of(loop: orbit.TrainLoop, num_steps: int) -> float:

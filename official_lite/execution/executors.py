@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -18,6 +17,7 @@ from official_lite import orbit
 from official_lite.common import errors, nests, terminal, user_code
 from official_lite.core import step_metrics
 from official_lite.data import position, tf_data_options
+from official_lite.execution import repeatability
 from official_lite.modeling import distributed_gradients
 from official_lite.modeling.optimization import gradient_accumulator
 
@@ -98,7 +98,7 @@ class GraphExecutor:
 
     def run_step(self, step_fn: StepFn, *inputs: nests.Nest) -> Any:
         """Run a function on all replicas, as a part of a step."""
-        step_fn = user_code.converted(step_fn)
+        step_fn = user_code.with_dtype_policy(user_code.converted(step_fn))
         return self.strategy.run(step_fn, args=inputs, options=self.options)
 
     def replica_step(self, step: TrainStep, metrics: Metrics) -> TrainStep:
@@ -128,7 +128,7 @@ class GraphExecutor:
         Returns:
             Each output of the step, as a tuple with one element per replica of this host.
         """
-        outputs = self.strategy.run(step, args=(inputs,))
+        outputs = self.strategy.run(user_code.with_dtype_policy(step), args=(inputs,))
         return tf.nest.map_structure(self.strategy.experimental_local_results, outputs)
 
     def replica_spec(self, dataset: Dataset) -> nests.Nest:
@@ -210,7 +210,8 @@ class XlaExecutor(GraphExecutor):
         """Record the batch sizes at run time, unless they are known when the step is traced."""
         shapes = [tf.shape(x) for x in nests.tensors_in(inputs) if not x.shape.is_fully_defined()]
         if shapes:
-            tf.numpy_function(self._note_size, [tf.concat(shapes, 0)], [])
+            sizes = tf.concat(shapes, 0)
+            tf.numpy_function(self._note_size, [sizes], [], name=repeatability.BATCH_SIZES)
 
     def _note_size(self, shape: npt.NDArray[np.int32]) -> None:
         self._sizes.add(shape.tobytes())
@@ -319,19 +320,18 @@ class ParameterServerExecutor(GraphExecutor):
         """Build a worker's share of the training data, in batches of the full global size."""
         if isinstance(dataset_or_fn, tf.data.Dataset):
             return dataset_or_fn.shard(num_workers, worker)
-        if "input_context" in inspect.signature(dataset_or_fn).parameters:
-            context = tf.distribute.InputContext(
-                num_input_pipelines=num_workers,
-                input_pipeline_id=worker,
-                num_replicas_in_sync=self.strategy.num_replicas_in_sync,
-            )
-            kwargs = {**kwargs, "input_context": context}
+        build = orbit.utils.bind_dataset_fn(dataset_or_fn, *args, **kwargs)
+        context = tf.distribute.InputContext(
+            num_input_pipelines=num_workers,
+            input_pipeline_id=worker,
+            num_replicas_in_sync=self.strategy.num_replicas_in_sync,
+        )
         training = position.current()
         if training is None:
-            return dataset_or_fn(*args, **kwargs)
+            return build(context)
         # Assume that all workers have run the same number of steps.
         with position.begin_at(training.batch // num_workers, training.seed) as begin:
-            dataset = dataset_or_fn(*args, **kwargs)
+            dataset = build(context)
         training.is_kept |= begin.is_kept
         return dataset
 

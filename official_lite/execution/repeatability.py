@@ -11,6 +11,7 @@ from official_lite.common import keras_variables
 from official_lite.modeling import replica_state
 
 __all__ = [
+    "BATCH_SIZES",
     "find_lasting_effects",
     "find_other_numbers",
     "find_random_numbers",
@@ -48,6 +49,9 @@ _LASTING_EFFECTS = (
     "StackPop",
     "StackPush",
 )
+
+BATCH_SIZES = "official_lite_batch_sizes"
+"""The name of the framework's own op that counts batch sizes in Python, outside of training."""
 
 # The class name of the dataset that `Dataset.cache` returns.
 _CACHE = "CacheDataset"
@@ -121,7 +125,8 @@ def find_lasting_effects(functions: Sequence[Any]) -> Iterator[str]:
     """Yield the names of ops that change lookup tables or queues, or that call Python."""
     for function in functions:
         for node in _nodes(function):
-            if node.op.startswith(_LASTING_EFFECTS):
+            is_own = node.name.rpartition("/")[2].startswith(BATCH_SIZES)
+            if node.op.startswith(_LASTING_EFFECTS) and not is_own:
                 yield node.name
 
 

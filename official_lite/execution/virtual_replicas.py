@@ -19,7 +19,7 @@ from absl import logging
 from tensorflow.python.distribute import values as tf_values
 
 from official_lite import orbit
-from official_lite.common import errors, keras_variables, nests
+from official_lite.common import errors, keras_variables, nests, user_code
 from official_lite.core import step_metrics
 from official_lite.execution import executors
 from official_lite.modeling import replica_state
@@ -135,7 +135,8 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         def replica_step(shards: Sequence[nests.Nest]) -> list[Mapping[str, Any]]:
             return self._run(lambda shard: ([], step(shard)), shards)[1]
 
-        shards: list[Mapping[str, Any]] = self.strategy.run(replica_step, args=(inputs,))
+        run = user_code.with_dtype_policy(replica_step)
+        shards: list[Mapping[str, Any]] = self.strategy.run(run, args=(inputs,))
         local = self.strategy.experimental_local_results
 
         def in_order(*outputs: Any) -> tuple[Any, ...]:
@@ -515,12 +516,13 @@ def _is_number(value: Any) -> bool:
 
 
 def _merged(logs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge shard logs: concatenate tensors, and keep the scalars of the first shard."""
-    merged = {}
-    for name in logs[0]:
-        values = [tf.convert_to_tensor(one[name]) for one in logs]
-        merged[name] = tf.concat(values, 0) if values[0].shape.rank else values[0]
-    return merged
+    """Merge shard logs: concatenate dense tensors, and keep other values of the first shard."""
+
+    def merge(*values: Any) -> Any:
+        is_batch = isinstance(values[0], tf.Tensor) and values[0].shape.rank
+        return tf.concat(values, 0) if is_batch else values[0]
+
+    return dict(tf.nest.map_structure(merge, *logs))
 
 
 def _in_turn(shards: Sequence[nests.Nest], num_local: int) -> tf.data.Dataset:

@@ -22,7 +22,7 @@ from absl import logging
 from keras.src.losses import loss as keras_loss
 from tensorflow.python.ops import control_flow_util
 
-from official_lite.common import errors, keras_variables
+from official_lite.common import errors, keras_variables, user_code
 
 __all__ = [
     "DistributedLossScaleOptimizer",
@@ -389,6 +389,14 @@ class DistributedLossScaleOptimizer(DistributedOptimizer):
     methods of Keras 2, so that train steps written for Keras 2 keep working.
     """
 
+    @user_code.not_converted
+    def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
+        """Return the loss times the scale; see `keras.optimizers.LossScaleOptimizer`."""
+        # Bypass `__setattr__`, which would track the value for saving.
+        vars(self).update(_has_scaled_loss=True)
+        scaled: tf.Tensor = super().scale_loss(loss)
+        return scaled
+
     def get_scaled_loss(self, loss: tf.Tensor) -> tf.Tensor:
         """Return the loss times the scale; the Keras 2 name of `scale_loss`."""
         return self.scale_loss(loss)
@@ -399,10 +407,21 @@ class DistributedLossScaleOptimizer(DistributedOptimizer):
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Skip the update and halve the scale if a summed gradient is infinite or NaN."""
+        self._warn_of_unscaled_loss()
         variables = list(trainable_variables or self._trainable_variables)
         *_, innermost = wrapped_optimizers(self)
         summed = innermost.sum_gradients(grads, variables)
         super().apply(self._make_dense(summed, "the loss is scaled"), variables)
+
+    def _warn_of_unscaled_loss(self) -> None:
+        if not vars(self).setdefault("_has_scaled_loss", False):
+            vars(self).update(_has_scaled_loss=True)  # Warn once.
+            logging.warning(
+                "The training step never calls `scale_loss` of the optimizer `%s`, which divides "
+                "the gradients by its loss scale, so the updates are far too small. Compute the "
+                "gradients of `optimizer.scale_loss(loss)`.",
+                self.name,
+            )
 
     def _stateful_handle_finite_grads(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any]

@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.checkpoint import directories
+from official_lite.checkpoint import directories, keras2_converter, model_state
 from official_lite.common import errors, keras_variables, nests, user_code
 from official_lite.core import base_task, base_trainer, config_definitions, train_data
 from official_lite.data import halves, length, position
@@ -242,8 +242,9 @@ class OneShotTrainer(base_trainer.Trainer):
     @property
     def arch_loss_scale(self) -> tf.Tensor | None:
         """The factor that keeps float16 gradients of `alphas` from becoming 0; None for others."""
-        scale = getattr(self.arch_optimizer, "dynamic_scale", None)
-        return None if scale is None else tf.convert_to_tensor(scale)
+        if getattr(self.arch_optimizer, "dynamic_scale", None) is None:
+            return None
+        return tf.convert_to_tensor(self.arch_optimizer.scale_loss(tf.constant(1.0)))
 
     def arch_draw(self, step: tf.Tensor) -> Draw | None:
         """Return the draw for a step of the architecture."""
@@ -385,8 +386,13 @@ class OneShotTrainer(base_trainer.Trainer):
         items = super()._checkpoint_items()
         if not self.resolved:
             return items
-        alphas = {"alphas": self.alphas} if self.alphas else {}
-        return {**items, **alphas, "arch_optimizer": self.arch_optimizer}
+        items["arch_optimizer"] = self.arch_optimizer
+        if self.alphas:
+            # The values of `alphas` belong to the options by their positions.
+            options = [f"{label}: {name}" for label, names in self.space.items() for name in names]
+            items["alphas"] = self.alphas
+            items["alpha_options"] = model_state.HiddenNames(options, options)
+        return items
 
 
 def _require_arch(config: base_trainer.ExperimentConfig, model: keras.Model) -> None:
@@ -534,7 +540,7 @@ class IdlePaths:
     def keep(self) -> list[list[tf.Tensor]]:
         """Return copies of the current values, for `put_back`."""
         return [
-            [tf.identity(variable.value) for variable in variables]
+            [tf.identity(keras_variables.raw(variable)) for variable in variables]
             for variables in self._variables.values()
         ]
 
@@ -542,8 +548,8 @@ class IdlePaths:
         """Restore the values of the variables that a step with these paths did not use."""
         for (places, variables), values in zip(self._variables.items(), kept, strict=True):
             is_used = tf.reduce_any([_is_used(place, paths) for place in places])
-            for variable, value in zip(variables, values, strict=True):
-                variable.assign(tf.where(is_used, tf.convert_to_tensor(variable.value), value))
+            for variable, value in zip(map(keras_variables.raw, variables), values, strict=True):
+                variable.assign(tf.where(is_used, tf.convert_to_tensor(variable), value))
 
 
 def _is_used(place: _Place, paths: Mapping[str, tf.Tensor]) -> tf.Tensor:
@@ -591,12 +597,12 @@ def _slots_of(weight: keras.Variable, optimizer: keras.optimizers.Optimizer) -> 
         index = next((i for i, w in enumerate(weights) if w is weight), None)
         if index is None:
             continue
-        others = [v for v in vars(one).values() if isinstance(v, list) and len(v) == len(weights)]
-        for other in others:
-            slot = other[index]
-            if slot is not weight and getattr(slot, "shape", None) == weight.shape:
-                slots.append(slot)
-    return list({id(slot): slot for slot in slots}.values())
+        # `_variables` lists all variables of the optimizer, in the order of their creation.
+        lists = [v for name, v in vars(one).items() if isinstance(v, list) and name != "_variables"]
+        found = [values[index] for values in lists if len(values) == len(weights)]
+        found += [v for (i, _), v in keras2_converter.own_slots(one).items() if i == index]
+        slots += [v for v in found if keras_variables.is_variable(v) and v is not weight]
+    return list({id(keras_variables.raw(slot)): slot for slot in slots}.values())
 
 
 def build_streams(

@@ -41,7 +41,11 @@ def find_mark(checkpoint: tf.train.Checkpoint, path: str) -> tf.Variable | None:
     Keep a reference to the result: TensorFlow warns about checkpoint values that were not restored
     into any object.
     """
-    reader = tf.train.load_checkpoint(path)
+    try:
+        reader = tf.train.load_checkpoint(path)
+    except tf.errors.NotFoundError:
+        # A running training may remove a checkpoint that another job has just restored.
+        return None
     if not reader.has_tensor(f"{_NAME}/.ATTRIBUTES/VARIABLE_VALUE"):
         return None
     with marked(checkpoint) as mark:
@@ -53,6 +57,7 @@ def watch_checkpoints(
     timeout: float | None = None,
     timeout_fn: Callable[[], bool] | None = None,
     *,
+    should_stop: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
@@ -65,6 +70,8 @@ def watch_checkpoints(
         timeout: The number of seconds to wait for a checkpoint. `None` waits indefinitely.
         timeout_fn: Called after each timeout. If it returns false, the wait restarts. Without this
             function, the first timeout ends the iteration.
+        should_stop: Called about once per second during the wait. If it returns true, the
+            iteration ends.
         clock: Returns the time in seconds.
         sleep: Sleeps for a number of seconds.
     """
@@ -85,6 +92,8 @@ def watch_checkpoints(
                 return
             waiting_since = clock()
         preemption.check()
+        if should_stop():
+            return
         sleep(1.0 if timeout is None else min(1.0, timeout))
 
 

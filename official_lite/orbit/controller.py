@@ -294,6 +294,7 @@ class Controller:
             started = time.monotonic()
             with (
                 self.storage.muted(),
+                self._summaries.counting(),
                 self.eval_summary_manager.summary_writer().as_default(),
                 self._keeping_metrics(),
             ):
@@ -341,7 +342,7 @@ class Controller:
             timeout_fn: Called after each timeout. If it returns false, the wait restarts.
 
         Returns:
-            The results of the last evaluation.
+            The results of the last evaluation; `None` if a stop was requested before the first one.
 
         Raises:
             errors.CheckpointError: No checkpoint appeared.
@@ -349,7 +350,10 @@ class Controller:
         self._require("evaluator", for_method="evaluate_continuously")
         directory = self._required_checkpoints("evaluate_continuously").directory
         output = None
-        for path in checkpointing.watch_checkpoints(directory, timeout, timeout_fn):
+        paths = checkpointing.watch_checkpoints(
+            directory, timeout, timeout_fn, should_stop=lambda: self._stop_request is not None
+        )
+        for path in paths:
             try:
                 self.restore_checkpoint(path)
             except tf.errors.NotFoundError:
@@ -361,7 +365,7 @@ class Controller:
             if self._stop_request is not None:
                 break
         self._take_stop_request()
-        if output is None:
+        if output is None and self.stop_reason is None:
             raise errors.CheckpointError(
                 f"No checkpoint to evaluate appeared in {directory}. Check the directory, or "
                 "increase `timeout`."

@@ -71,8 +71,25 @@ class Summaries:
         """Enter a context in which `tf.summary` calls of training steps write when they are due."""
         interval = self._interval
         record: Any = (lambda: self._global_step % interval == 0) if interval else False
-        with self.manager.summary_writer().as_default(), tf.summary.record_if(record):
+        with (
+            self.counting(),
+            self.manager.summary_writer().as_default(),
+            tf.summary.record_if(record),
+        ):
             yield
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """Enter a context in which `tf.summary` calls use the step of this run.
+
+        TensorFlow keeps one default step per thread, which another controller may have set.
+        """
+        before = tf.summary.experimental.get_step()
+        tf.summary.experimental.set_step(self._global_step)
+        try:
+            yield
+        finally:
+            tf.summary.experimental.set_step(before)
 
     def close(self) -> None:
         """Close the event files. Managers passed to the constructor stay open."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from official_lite.common import flags
 from official_lite.core import train_lib as core_lib
 from official_lite.modeling.multitask import train_lib
 from official_lite.pipeline.stages import Build, ExperimentContext
@@ -34,6 +35,7 @@ class MultiTaskBuild(Build):
             ctx.require("task"),
             ctx.require("model"),
             ctx.optimizer,
+            evaluates=flags.Mode.parse(ctx.mode).evaluates,
         )
 
     def make_runner(self, ctx: ExperimentContext) -> core_lib.OrbitExperimentRunner:

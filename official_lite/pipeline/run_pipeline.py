@@ -24,6 +24,7 @@ from official_lite.common import (
 )
 from official_lite.config import epochs, parsing, phase_configs
 from official_lite.core import config_definitions, fit_memory, preflight, task_factory
+from official_lite.data import file_patterns
 from official_lite.pipeline.stages import (
     STAGES,
     Engine,
@@ -237,7 +238,8 @@ class RunPipeline:
         # the cache can't be set up after that.
         runtime.use_xla_cache(self._plans[0].params.runtime)
         for index, plan in enumerate(self._plans):
-            with phase_configs.in_phase(plan.phase):
+            # The record of a phase must not list the input files of the others.
+            with phase_configs.in_phase(plan.phase), file_patterns.forgetting():
                 _check(plan, self._plans[:index])
         _check_that_one_strategy_serves_all(self._plans)
 

@@ -1,6 +1,8 @@
 """The check of a run's data against their schema files; see `data.sources.schema`."""
 
 import os
+import re
+import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -66,9 +68,9 @@ def check(
         # The input files may not exist yet, because the task may create them.
         if not block.NAMES_FILES and not all(map(_exists, given)):
             continue
-        for path, found in _describe(place, block, model_dir):
-            if files.exists(path):
-                schema.require_match(found, path, place)
+        for _, known, found in _describe(params.task, place, block, model_dir):
+            if known:
+                schema.require_match(found, known, place)
 
 
 def enforce(
@@ -90,10 +92,13 @@ def enforce(
     for place, block in _blocks_with_source(params.task, mode):
         if not all(map(_exists, hyperparams.texts(block.input_path))):
             continue
-        for path, found in _describe(place, block, model_dir):
-            if files.exists(path):
-                schema.require_match(found, path, place)
-            elif is_chief and flags.Mode(mode).trains and found.columns:
+        for path, known, found in _describe(params.task, place, block, model_dir):
+            writes = is_chief and flags.Mode(mode).trains
+            if known:
+                schema.require_match(found, known, place)
+                if writes and known != path:
+                    files.write_text(path, files.read_text(known))
+            elif writes and found.columns:
                 schema.write(path, found, block.label_column)
 
 
@@ -110,13 +115,18 @@ def _blocks_with_source(
 
 
 def _describe(
-    place: str, block: config_definitions.DataConfig, model_dir: str
-) -> Iterator[tuple[str, schema.DataSchema]]:
-    """Yield the schema file path and the current schema of each source of a data config block."""
-    # Compare test data with the schema file of the validation data. Test data have no schema file
-    # of their own, because only training writes these files, and training never reads test data.
-    name = place.removeprefix("task.").replace("test_data", "validation_data")
-    name = name.replace(".task_config", "").translate(_IN_FILE_NAMES)
+    task: config_definitions.TaskConfig,
+    place: str,
+    block: config_definitions.DataConfig,
+    model_dir: str,
+) -> Iterator[tuple[str, str, schema.DataSchema]]:
+    """Yield the file and the current schema of each source of a data config block.
+
+    Yields:
+        The path of the schema file, the path of the file that exists (empty if there is none), and
+        the current schema.
+    """
+    names = _names_in_file(task, place)
     given = block.input_path
     inputs: dict[str, Any] = {"": given}
     if isinstance(given, config_definitions.base_config.Config):
@@ -131,12 +141,30 @@ def _describe(
                 f"`{place}.label_column` is {block.label_column!r}, which is not a column. "
                 f"{suggestions.did_you_mean(block.label_column, found.columns)}".rstrip()
             )
-        file = ".".join(part for part in ("data_schema", name, key, "json") if part)
-        yield block.schema or os.path.join(model_dir, file), found
+        parts = [["data_schema", name, key, "json"] for name in names]
+        paths = [os.path.join(model_dir, ".".join(filter(None, part))) for part in parts]
+        paths = [block.schema] if block.schema else paths
+        yield paths[0], next(filter(files.exists, paths), ""), found
 
 
-# Replacements for the brackets around a task index in a file name.
-_IN_FILE_NAMES = str.maketrans({"[": ".", "]": None})
+# The path of one of several tasks, which contains its position.
+_ROUTINE = re.compile(r"^task_routines\[(\d+)\]\.task_config")
+
+
+def _names_in_file(task: config_definitions.TaskConfig, place: str) -> list[str]:
+    """Return the name of a data config block in file names, and the one in earlier versions."""
+    # Compare test data with the schema file of the validation data. Test data have no schema file
+    # of their own, because only training writes these files, and training never reads test data.
+    name = place.removeprefix("task.").replace("test_data", "validation_data")
+    routine = _ROUTINE.match(name)
+    if routine is None:
+        return [name]
+    # Use the name of the task, because a run may evaluate only some of the tasks. Earlier versions
+    # used the position. The name may contain `/`.
+    index, block = int(routine[1]), name.removeprefix(routine[0])
+    task_name = hyperparams.get_by_path(task, "task_routines")[index].resolved_name
+    keys = (urllib.parse.quote(task_name, safe=""), index)
+    return [f"task_routines.{key}{block}" for key in keys]
 
 
 def _exists(pattern: str) -> bool:

@@ -120,15 +120,13 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         Raises:
             errors.ModelDirBusyError: If another process holds the lock.
         """
-        while not self._try_to_create():
-            holder = self._read()
-            if holder is not None and self._is_alive(holder):
-                raise errors.ModelDirBusyError(
-                    f"Another run is {self._activity} in {self._directory}: {holder.describe()}. "
-                    f"Stop it first, or use another `{self._field}`."
-                )
-            self._take_away(holder)
+        # Another thread may read the lock as soon as the file exists.
         _held.add(self._me.id)
+        try:
+            self._acquire()
+        except BaseException:
+            _held.discard(self._me.id)
+            raise
         self._thread = threading.Thread(target=self._beat_on, name="model_dir_lock", daemon=True)
         self._thread.start()
         return self
@@ -147,6 +145,16 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         with contextlib.suppress(OSError):
             if self._is_mine():
                 files.remove(self._path)
+
+    def _acquire(self) -> None:
+        while not self._try_to_create():
+            holder = self._read()
+            if holder is not None and self._is_alive(holder):
+                raise errors.ModelDirBusyError(
+                    f"Another run is {self._activity} in {self._directory}: {holder.describe()}. "
+                    f"Stop it first, or use another `{self._field}`."
+                )
+            self._take_away(holder)
 
     def _try_to_create(self) -> bool:
         try:
@@ -233,17 +241,22 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
             return False
 
 
-def is_held(directory: str) -> bool | None:
-    """Return whether a live process holds the lock of a directory; None if it is on another host.
+def is_held(directory: str, *, waits: bool = False) -> bool | None:
+    """Return whether a live process holds the lock of a directory.
 
-    Unlike acquiring the lock, this function does not wait.
+    Args:
+        directory: The directory.
+        waits: Whether to wait for the heartbeats of a holder on another host, as in acquiring the
+            lock. Otherwise, the result for such a holder is None.
     """
     lock = ModelDirLock(directory)
     try:
         holder = lock._read()
     except errors.NotAFileError:
         return False
-    return False if holder is None else lock._is_alive_here(holder)
+    if holder is None:
+        return False
+    return lock._is_alive(holder) if waits else lock._is_alive_here(holder)
 
 
 def _process_exists(pid: int) -> bool:

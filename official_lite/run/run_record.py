@@ -5,7 +5,8 @@
     model_dir/
       params.yaml                   the resolved config, without gin's other bindings
                                     (training modes)
-      params.<n>.yaml               earlier configs, if a config change was allowed
+      params.<n>.yaml               earlier configs, if a config change was allowed. `params.yaml`
+                                    is replaced when the first checkpoint of the new config is saved
       .lock                         held by the training process while it runs
       operative_config.<mode>.gin   the config and gin's other bindings, for --gin_file
       run.json                      versions, command, seed, host, code, packages, input files, and
@@ -78,6 +79,9 @@ _OF_START = (
     "inputs",
 )
 
+# The entries of `run.json` that a later start is compared with.
+_OF_CONFIG = ("params", "model_files")
+
 # Matches the names of checkpoint and event files, which TensorFlow opens itself.
 _OF_TENSORFLOW = re.compile(r"checkpoint|.+-\d+\.(index|data-\d+-of-\d+|commit\.json)|.*tfevents.*")
 
@@ -119,6 +123,8 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         self._lock = contextlib.ExitStack()
         self._entries: dict[str, Any] = {}
         self._earlier: dict[str, Any] = {}
+        # The entries of `_OF_CONFIG` of a changed config that has not replaced the recorded one.
+        self._postponed: dict[str, Any] = {}
         # A lock is required because the thread that writes checkpoints seals the record.
         self._writing = threading.RLock()
         self._line: str | None = None
@@ -165,6 +171,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             if "code" not in self._entries or patterns != self._input_patterns:
                 self._input_patterns = patterns
                 self._entries |= provenance.describe(patterns)
+                self._adopt_config()
                 self._publish()
         return self._line
 
@@ -246,8 +253,15 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         if self._is_training:
             self._earlier = compatibility.read_run(self._model_dir)
         inputs = self._check_inputs()
-        if not all(change.is_harmless for change in changes):
-            self._keep_old_params()
+        if evaluated := [str(change) for change in changes if _changes_evaluations(change)]:
+            logging.warning(
+                "The validation data differ from those of the last start (%s), but the best "
+                "checkpoint and early stopping compare new evaluations with earlier ones. To find "
+                "the best checkpoint anew, set another `trainer.best_checkpoint_export_subdir`, or "
+                "another `directory` of the hook `best_checkpoint`. For early stopping, increase "
+                "`patience`.",
+                ", ".join(evaluated),
+            )
         argv = [yaml_io.mask_passwords(argument) for argument in sys.argv]
         logging.info("Command: %s", shlex.join(argv), extra=terminal.DETAIL)
         logging.info(
@@ -275,11 +289,17 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             "versions": versions(),
             # The config before it was resolved; `params.yaml` has the resolved config.
             "params": compatibility.flatten(epochs.given(self._params).as_dict()),
-            "model_files": parsing.model_file_checksums(self._params),
+            "model_files": compatibility.model_files(self._params, self._earlier),
             # Keep the recorded input files. Otherwise a start that ends before its first checkpoint
             # would hide that the files have changed.
             **({"inputs": inputs} if inputs else {}),
         }
+        if not all(change.is_harmless for change in changes):
+            # The checkpoints still have the recorded config. It must remain if this start ends
+            # before it saves one, for example because its optimizer does not match.
+            self._postponed = {name: self._entries.pop(name) for name in _OF_CONFIG}
+            kept = self._earlier.keys() & self._postponed.keys()
+            self._entries |= {name: self._earlier[name] for name in kept}
         self._publish()
 
     def __exit__(
@@ -314,15 +334,26 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         if error is not None and not isinstance(error, errors.PreemptedError):
             self._log_traceback(error)
         try:
+            if self._postponed and error is None:
+                self._adopt_config()
+                self._publish()
             self._write()
             # Write gin's config again, because the run may have added bindings.
-            save_gin_config(self._mode, self._model_dir, self._params)
+            if not self._postponed:
+                save_gin_config(self._mode, self._model_dir, self._params)
         except OSError as second:
             # Raise only the run's error if there is one, because both errors often have the same
             # cause, such as a full disk.
             if error is None:
                 raise
             logging.warning("The end of the run could not be recorded: %s", second)
+
+    def _adopt_config(self) -> None:
+        """Let a changed config replace the recorded one, which is kept as `params.<n>.yaml`."""
+        if self._postponed:
+            self._keep_old_params()
+            self._entries |= self._postponed
+            self._postponed = {}
 
     def _keep_old_params(self) -> None:
         taken = files.list_names(self._model_dir)
@@ -344,15 +375,18 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             params = epochs.resolve(params, recorded=recorded) if recorded else params
         self._entries |= {"seed": params.runtime.seed, "train_steps": params.trainer.train_steps}
         if self._is_training:
+            path = os.path.join(self._model_dir, "params.yaml")
+            config = files.read_text(path) if self._postponed else parsing.masked_yaml(params)
             entries = {
                 "start_time": self._entries["start_time"],
-                "params_sha256": params_sha256(parsing.masked_yaml(params)),
+                "params_sha256": params_sha256(config),
                 "run_sha256": start_sha256(self._entries),
                 **provenance.summarize(self._entries),
             }
             self._line = chain.append(self._model_dir, "record", entries)
-            parsing.serialize_config(params, self._model_dir)
-        save_gin_config(self._mode, self._model_dir, params)
+            files.write_text(path, config)
+        if not self._postponed:
+            save_gin_config(self._mode, self._model_dir, params)
         self._write()
 
     def _write(self) -> None:
@@ -560,6 +594,15 @@ def _require_regular_files(model_dir: str) -> None:
 def _is_of_evaluation(name: str) -> bool:
     """Return whether a file, such as `run.eval.json`, belongs to a job that does not train."""
     return any(f".{mode}." in name for mode in flags.Mode if not mode.trains)
+
+
+def _changes_evaluations(change: compatibility.Change) -> bool:
+    """Return whether evaluations before and after a change may measure other examples."""
+    if re.fullmatch(r"trainer\.validation_steps|task\.task_routines.*\.eval_steps", change.path):
+        return True
+    # Fields that are harmless even in the training data affect only the speed.
+    path = change.path.replace(".validation_data", ".train_data")
+    return path != change.path and not compatibility.is_harmless(path)
 
 
 class _LogFile(python_logging.FileHandler):

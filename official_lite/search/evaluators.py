@@ -89,8 +89,18 @@ class ExperimentEvaluator:
             epochs.resolve(self.trial_params(example))
 
     def origin(self) -> dict[str, Any]:
-        """Return the config fields that must be equal for two studies to be comparable."""
-        return compatibility.flatten(self._params.as_dict())
+        """Return the fields and model files that must be equal for two studies to be comparable."""
+        return {**compatibility.flatten(self._params.as_dict()), **self._model_files()}
+
+    def optional_origin(self) -> set[str]:
+        """Return the names in `origin` that the record of an earlier version may lack."""
+        fields = compatibility.flatten(self._params.as_dict())
+        defaults = {path for path in fields if compatibility.is_default(self._params, path)}
+        return defaults | self._model_files().keys()
+
+    def _model_files(self) -> dict[str, str]:
+        checksums = parsing.model_file_checksums(self._params)
+        return {f"{path}.sha256": checksum for path, checksum in checksums.items()}
 
     def trial_params(self, tried: Mapping[str, Any]) -> cfg.ExperimentConfig:
         """Return the config of a trial with the values `tried`.

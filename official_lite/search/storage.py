@@ -3,7 +3,7 @@
 import json
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import optuna
@@ -13,6 +13,7 @@ from optuna.storages import journal
 from sqlalchemy import pool
 
 from official_lite.common import errors, files, plugins
+from official_lite.config import compatibility
 from official_lite.search import search_config
 
 __all__ = ["CONFIG_FILE", "create_study", "open_study", "read_config"]
@@ -20,6 +21,17 @@ __all__ = ["CONFIG_FILE", "create_study", "open_study", "read_config"]
 CONFIG_FILE = "search.yaml"
 _JOURNAL = "study.journal"
 _ORIGIN = "official_lite"
+
+# The blocks and fields whose harmless changes do not change the values of trials either. Other
+# changes that are harmless for a run, such as more steps, do change them.
+_INCIDENTAL = (
+    "prediction.",
+    "runtime.",
+    "task.predict_data.",
+    "task.train_data.",
+    "trainer.max_to_keep",
+    "trainer.writers",
+)
 
 
 class _Journal(journal.JournalFileBackend):
@@ -74,6 +86,7 @@ def create_study(
     study_dir: str,
     *,
     origin: Mapping[str, Any],
+    optional_origin: Collection[str] = (),
     allow_config_change: bool = False,
 ) -> optuna.Study:
     """Create a study, or open the existing one.
@@ -82,6 +95,7 @@ def create_study(
         config: The config of the study.
         study_dir: The directory of the study.
         origin: The settings, by name, that must not change for trial values to be comparable.
+        optional_origin: The names in `origin` that the record of an existing study may lack.
         allow_config_change: Whether `origin` may differ from that of the existing study.
 
     Raises:
@@ -107,11 +121,14 @@ def create_study(
         "search.evaluator": search_config.entry_of(config.evaluator),
     }
     wanted = {**origin, "search.direction": config.directions, **measured}
-    if _ORIGIN not in study.user_attrs:
+    found = study.user_attrs.get(_ORIGIN)
+    if found is not None:
+        # Studies of earlier versions recorded neither how the values are measured nor newer fields.
+        new = {name: wanted[name] for name in optional_origin}
+        _check_origin({**new, **measured, **found}, wanted, study_dir, allow_config_change)
+    if found != wanted:
+        # Later starts must match the config of this one, whose change was allowed.
         study.set_user_attr(_ORIGIN, wanted)
-    # Studies of earlier versions did not record how the values are measured.
-    recorded = {**measured, **study.user_attrs[_ORIGIN]}
-    _check_origin(recorded, wanted, study_dir, allow_config_change)
     return study
 
 
@@ -180,7 +197,9 @@ def _check_origin(
     recorded: Mapping[str, Any], wanted: Mapping[str, Any], study_dir: str, is_allowed: bool
 ) -> None:
     changed = [
-        path for path in sorted({*recorded, *wanted}) if recorded.get(path) != wanted.get(path)
+        path
+        for path in sorted({*recorded, *wanted})
+        if recorded.get(path) != wanted.get(path) and not _is_incidental(path)
     ]
     can_be_allowed = not any(path.startswith("search.") for path in changed)
     if not changed or (is_allowed and can_be_allowed):
@@ -197,6 +216,10 @@ def _check_origin(
             else "."
         )
     )
+
+
+def _is_incidental(path: str) -> bool:
+    return path.startswith(_INCIDENTAL) and compatibility.is_harmless(path)
 
 
 def _open_storage(config: search_config.SearchConfig, study_dir: str) -> storages.BaseStorage:

@@ -1,7 +1,7 @@
 """Studies, run from the config of an experiment or from the four parts of an NNI experiment."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
@@ -53,6 +53,7 @@ def run_search(
         config,
         study_dir,
         origin=experiment.origin(),
+        optional_origin=experiment.optional_origin(),
         allow_config_change=allow_config_change,
     )
 
@@ -63,6 +64,7 @@ def run_study(
     study_dir: str,
     *,
     origin: dict[str, Any] | None = None,
+    optional_origin: Collection[str] = (),
     allow_config_change: bool = False,
 ) -> optuna.Study:
     """Run a study to its end, or resume it if it was interrupted.
@@ -76,6 +78,7 @@ def run_study(
         config: The config of the study.
         study_dir: The directory of the study.
         origin: Further settings that must not change for trial values to be comparable.
+        optional_origin: The names in `origin` that the record of an existing study may lack.
         allow_config_change: Whether `origin` may differ from the recorded one.
 
     Returns:
@@ -96,6 +99,7 @@ def run_study(
         config,
         study_dir,
         origin={**(origin or {}), **what},
+        optional_origin=optional_origin,
         allow_config_change=allow_config_change,
     )
     _check_directory(study, study_dir)

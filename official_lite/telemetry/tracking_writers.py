@@ -68,8 +68,13 @@ class MlflowWriter(Writer):
         if is_new:
             self._run_id = self._create(directory, experiment, own_store is not None)
             files.makedirs(directory)
-            files.write_text(path, self._run_id)
-        else:
+            try:
+                files.create_text(path, self._run_id)
+            except FileExistsError:
+                # Another job of the run has started at the same time.
+                self._client.delete_run(self._run_id)
+                is_new = False
+        if not is_new:
             self._run_id = self._resume(files.read_text(path).strip(), path)
         if is_new or sets_status:
             self._log_params(params or {})
@@ -106,17 +111,26 @@ class MlflowWriter(Writer):
         default = "runs" if is_own_store else "Default"
         name = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or default
         location = os.path.abspath(os.path.join(model_dir, "mlartifacts")) if is_own_store else None
-        found = self._client.get_experiment_by_name(name)
-        experiment_id = (
-            found.experiment_id
-            if found
-            else self._client.create_experiment(name, artifact_location=location)
-        )
+        experiment_id = self._find_or_create_experiment(name, location)
         run_name = os.path.basename(os.path.abspath(model_dir))
         run_id = str(self._client.create_run(experiment_id, run_name=run_name).info.run_id)
         if not self._sets_status:
             self._client.set_terminated(run_id, "FINISHED")
         return run_id
+
+    def _find_or_create_experiment(self, name: str, location: str | None) -> str:
+        from mlflow import exceptions
+
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return str(self._client.create_experiment(name, artifact_location=location))
+            except exceptions.MlflowException:
+                # Another job may have created the experiment at the same time.
+                found = self._client.get_experiment_by_name(name)
+                if found is None:
+                    raise
+        return str(found.experiment_id)
 
     def _resume(self, run_id: str, path: str) -> str:
         from mlflow import exceptions

@@ -84,7 +84,7 @@ def export_checkpoint(
     Args:
         params: The config of the run.
         run_dir: The model directory of the run.
-        prefix: The checkpoint.
+        prefix: The checkpoint, or a directory, whose latest checkpoint is used.
         formats: Names from `modeling.model_export.FORMATS`.
         directory: Where to write the exports.
         is_random: Whether to compare on random inputs instead of the first examples of the data.
@@ -95,6 +95,9 @@ def export_checkpoint(
         errors.OfficialLiteError: The model can't be written in a format, or can't be loaded back.
     """
     with run_model.built(params) as (ctx, _):
+        # Choose the checkpoint only now, because a running training may remove checkpoints while
+        # the model is built.
+        prefix = run_model.find_checkpoint(prefix)
         run_model.load_weights(ctx, prefix)
         model = ctx.require("model")
         inputs = run_model.random_inputs(model) if is_random else run_model.real_inputs(ctx)

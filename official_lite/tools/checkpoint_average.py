@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -112,15 +111,31 @@ def _parts(ctx: Any, build: Any, recalibration_steps: int) -> Any:
             "--recalibration_steps supports only experiments with one task. Omit it to average the "
             "moving statistics of batch normalization."
         )
-    optimizer = optimizer_factory.prepare_optimizer(ctx.optimizer, ctx.model)
-    global_step = orbit.utils.create_global_step()
-    items = base_trainer.checkpoint_items(ctx.model, optimizer, global_step)
-    return types.SimpleNamespace(
-        model=ctx.model,
-        optimizer=optimizer,
-        global_step=global_step,
-        checkpoint=tf.train.Checkpoint(**items),
-    )
+    parts = _MultiTaskParts(ctx.task, ctx.model, ctx.optimizer)
+    checkpoint_state.add_attributes(parts.checkpoint, parts, trains=False)
+    return parts
+
+
+class _MultiTaskParts:
+    """The parts of a multi-task trainer that are averaged or kept, named as in its checkpoints."""
+
+    def __init__(
+        self,
+        multi_task: multitask.MultiTask,
+        model: base_trainer.Model,
+        optimizer: keras.optimizers.Optimizer,
+    ) -> None:
+        self._multi_task = multi_task
+        self.model = model
+        self.optimizer = optimizer_factory.prepare_optimizer(optimizer, model)
+        self.global_step = orbit.utils.create_global_step()
+        self.checkpoint = tf.train.Checkpoint(
+            **base_trainer.checkpoint_items(model, self.optimizer, self.global_step)
+        )
+
+    @property
+    def multi_task(self) -> multitask.MultiTask:
+        return self._multi_task
 
 
 def _require_one_keras_model(model: keras.Model, output: str) -> None:

@@ -80,12 +80,12 @@ def run(args: argparse.Namespace) -> int:
         raise errors.ConfigValueError(
             f"{args.source} is an experiment, which has no weights. Pass a model directory."
         )
-    from official_lite.tools import checked_export, run_model
+    from official_lite.tools import checked_export
 
     exports = checked_export.export_checkpoint(
         source.params,
         source.run_dir,
-        run_model.find_checkpoint(args.source),
+        args.source,
         args.format or (_FORMATS if args.check else _FORMATS[:1]),
         directory=args.output or os.path.join(source.run_dir, "export"),
         is_random=args.random_inputs,

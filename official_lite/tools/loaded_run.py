@@ -79,9 +79,11 @@ def load_run(
     random_state, numpy_state = random.getstate(), np.random.get_state()
     try:
         source = sources.read_run_params(path, experiment, trust=trust)
-        record = run_reading.read_run(source.run_dir)
-        prefix = _find_checkpoint(path, source.run_dir, record, checkpoint)
         with run_model.built(source.params) as (ctx, _):
+            # Choose the checkpoint only now, because a running training may remove checkpoints
+            # while the model is built.
+            record = run_reading.read_run(source.run_dir)
+            prefix = _find_checkpoint(path, source.run_dir, record, checkpoint)
             run_model.load_weights(ctx, prefix)
     finally:
         plugins.restrict(outside)

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_lite.checkpoint import chain, commit, fallback, model_state, warm_start
-from official_lite.common import errors, keras_variables, nests
+from official_lite.common import errors, files, keras_variables, nests
 from official_lite.core import model_building, step_checks
 from official_lite.modeling import hyperparams
 from official_lite.modeling.multitask import base_trainer, multitask
@@ -167,12 +167,17 @@ def read_checkpoint(
         optional: Variables that may be missing in the files.
 
     Raises:
-        errors.CheckpointError: The files are damaged, lack a variable, or contain one with another
-            shape.
+        errors.CheckpointError: The files are damaged, lack a variable, contain one with another
+            shape, or do not exist any more.
     """
     damage = commit.find_damage(prefix)
     if damage is not None:
         raise errors.CheckpointError(f"{prefix} is damaged: {damage}. Use another checkpoint.")
+    if not files.exists(f"{prefix}.index"):
+        raise errors.CheckpointError(
+            f"{prefix} does not exist any more; probably a running training has removed it. Use a "
+            "later checkpoint, or train with a larger `trainer.max_to_keep`."
+        )
     try:
         fallback.restore(checkpoint, prefix, optional=optional, is_partial=True)
     except errors.CheckpointError:

@@ -104,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the checks and return 8 unless all links hold."""
     files.require_directory(args.model_dir)
-    if model_dir_lock.is_held(args.model_dir):
+    if model_dir_lock.is_held(args.model_dir, waits=True):
         raise errors.ModelDirBusyError(
             f"A run is training in {args.model_dir}. Verify it when it has ended."
         )

@@ -275,3 +275,20 @@ def test_checkpoint_stays_complete_if_saving_it_again_fails_before_its_files_are
 
 def _raise(error: Exception) -> NoReturn:
     raise error
+
+
+def test_reader_restores_the_newer_checkpoint_if_training_has_removed_the_one_it_listed(
+    tmp_path: pathlib.Path,
+) -> None:
+    training = Run(tmp_path, max_to_keep=1)
+    training.save(1)
+
+    def train_on() -> dict[str, Any]:
+        # A reader describes itself after it has listed the checkpoints, and before it reads one.
+        if _steps(tmp_path) == [1]:
+            training.save(2)
+        return {}
+
+    reader = Run(tmp_path, describe=train_on, moves_damaged=False)
+    assert reader.manager.restore_or_initialize() == str(tmp_path / "ckpt-2")
+    assert (int(reader.step.numpy()), reader.initialized) == (2, 0)

@@ -1,3 +1,4 @@
+import errno
 import json
 import math
 import os
@@ -66,6 +67,24 @@ def test_create_text_raises_if_the_file_exists(tmp_path: pathlib.Path) -> None:
     with pytest.raises(FileExistsError):
         files.create_text(path, "second")
     assert files.read_text(path) == "first"
+
+
+def test_failed_creation_of_a_file_leaves_no_file(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(UnicodeEncodeError):
+        files.create_text(os.fspath(tmp_path / "x"), "\ud800")
+    assert os.listdir(tmp_path) == []
+
+
+def test_create_text_works_on_a_file_system_without_hard_links(
+    tmp_path: pathlib.Path, monkeypatch
+) -> None:
+    def link(source: str, target: str) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), source)
+
+    monkeypatch.setattr("os.link", link)
+    files.create_text(os.fspath(tmp_path / "x"), "text")
+    assert (tmp_path / "x").read_text() == "text"
+    assert os.listdir(tmp_path) == ["x"]
 
 
 def test_renaming_a_file_replaces_an_existing_target(tmp_path: pathlib.Path) -> None:

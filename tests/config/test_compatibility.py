@@ -88,6 +88,29 @@ def test_config_change_that_affects_training_raises_an_error_that_shows_the_chan
     assert compatibility.check(params, model_dir, is_allowed=True)
 
 
+@dataclasses.dataclass
+class _OwnTrainerConfig(cfg.TrainerConfig):
+    lookahead_steps: int = 5
+    steps_per_critic: int = 5
+    sync_interval: int = 5
+    recovery_rate: int = 5
+
+
+@pytest.mark.parametrize(
+    "name", ["lookahead_steps", "steps_per_critic", "sync_interval", "recovery_rate"]
+)
+def test_field_that_a_trainer_of_ones_own_adds_affects_training_whatever_its_name(
+    name: str, tmp_path: pathlib.Path
+) -> None:
+    with run_record.RunRecord(
+        cfg.ExperimentConfig(trainer=_OwnTrainerConfig()), "train", str(tmp_path)
+    ):
+        (tmp_path / "ckpt-3.index").touch()
+    params = cfg.ExperimentConfig(trainer=_OwnTrainerConfig(**{name: 10}))
+    with pytest.raises(errors.ConfigValueError, match=rf"trainer\.{name}: 5 -> 10"):
+        compatibility.check(params, str(tmp_path))
+
+
 _RATIOS = {
     "learning_rate": {"type": "cosine", "cosine": {"decay_ratio": 1.0}},
     "warmup": {"type": "linear", "linear": {"warmup_ratio": 0.1}},
@@ -322,3 +345,60 @@ def test_evaluation_of_several_tasks_with_another_architecture_raises_unless_cha
     some.task.task_routines = some.task.task_routines[:1]
     with run_record.RunRecord(some, "eval", str(tmp_path)):
         pass
+
+
+def test_start_without_a_model_file_keeps_the_checksum_that_later_starts_are_compared_with(
+    tmp_path: pathlib.Path,
+) -> None:
+    vocab, model_dir = tmp_path / "vocab.txt", tmp_path / "run"
+    vocab.write_text("a b")
+    params = cfg.ExperimentConfig(task=_Vocabulary(vocab_path=str(vocab)))
+    with run_record.RunRecord(params, "train", str(model_dir)):
+        (model_dir / "ckpt-3.index").touch()
+    vocab.unlink()
+    with run_record.RunRecord(params, "train", str(model_dir)):
+        pass
+    vocab.write_text("b a")
+    record = run_record.RunRecord(params, "train", str(model_dir))
+    with pytest.raises(errors.ConfigValueError, match=r"task\.vocab_path\.\(sha256"), record:
+        pass
+
+
+def test_model_files_and_steps_of_several_tasks_are_compared_by_the_names_of_the_tasks(
+    tmp_path: pathlib.Path,
+) -> None:
+    def params(*names: str, eval_steps: int = 1) -> multitask_configs.MultiTaskExperimentConfig:
+        routines = tuple(
+            multitask_configs.TaskRoutine(
+                task_name=name,
+                task_config=_Vocabulary(vocab_path=str(tmp_path / name)),
+                eval_steps=eval_steps,
+            )
+            for name in names
+        )
+        return multitask_configs.MultiTaskExperimentConfig(
+            task=multitask_configs.MultiTaskConfig(task_routines=routines)
+        )
+
+    model_dir = tmp_path / "run"
+    both = "glue.mnli", "glue.rte"
+    for name in both:
+        (tmp_path / name).write_text(name)
+    with run_record.RunRecord(params(*both), "train", str(model_dir)):
+        (model_dir / "ckpt-3.index").touch()
+    with run_record.RunRecord(params(*both, eval_steps=2), "train", str(model_dir)):
+        pass
+    path = model_dir / "run.json"
+    record = json.loads(path.read_text())
+    # Earlier versions recorded the positions of the tasks.
+    positions = [f"task.task_routines[{index}].task_config.vocab_path" for index in (0, 1)]
+    older = dict(zip(positions, record["model_files"].values(), strict=True))
+    for model_files in (record["model_files"], older):
+        path.write_text(json.dumps({**record, "model_files": model_files}))
+        (tmp_path / "glue.rte").write_text("glue.rte")
+        with run_record.RunRecord(params("glue.rte"), "eval", str(model_dir)):
+            pass
+        (tmp_path / "glue.rte").write_text("changed")
+        other = run_record.RunRecord(params("glue.rte"), "eval", str(model_dir))
+        with pytest.raises(errors.ConfigValueError, match=r"\[glue\.rte\].*\(sha256"), other:
+            pass

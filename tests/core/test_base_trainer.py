@@ -263,3 +263,27 @@ def test_schedule_free_optimizer_starts_at_the_pretrained_weights(
     ):
         # With Adam, a weight moves by a few learning rates at most.
         np.testing.assert_allclose(trained, loaded, atol=0.1)
+
+
+def test_weights_and_optimizer_state_come_from_one_checkpoint_of_a_running_pretraining(
+    experiment, make_trainer, tmp_path
+) -> None:
+    optimizer = {"optimizer_config": OPTIMIZERS["adamw_clip"]}
+    source = make_trainer(experiment(trainer=optimizer), evaluate=False)
+
+    def pretrain(steps: int) -> None:
+        source.train(tf.constant(steps))
+        source.checkpoint.save(str(tmp_path / "ckpt"))
+
+    class Slow(LineTask):
+        def initialize(self, model: keras.Model) -> None:
+            super().initialize(model)
+            pretrain(2)
+
+    pretrain(3)
+    init = {"init_checkpoint": str(tmp_path), "init_checkpoint_optimizer": "all"}
+    params = experiment(task=init, trainer=optimizer)
+    trainer = make_trainer(params, task_cls=Slow, evaluate=False)
+    trainer.initialize()
+    assert int(source.optimizer.iterations.numpy()) == 5
+    assert int(trainer.optimizer.iterations.numpy()) == 3

@@ -228,3 +228,19 @@ def test_best_checkpoint_of_an_earlier_run_is_replaced_if_another_metric_is_watc
     assert restarted.best_metric_value is None
     assert restarted.maybe_export_checkpoint(checkpoint, {"f1": 0.1}, 4)
     assert restarted.best_metric_value == 0.1
+
+
+def test_training_does_not_touch_the_best_checkpoint_that_another_job_saves(
+    tmp_path, checkpoint
+) -> None:
+    of_training = _exporter(tmp_path)
+    of_training.may_export = lambda: False
+    _exports(_exporter(tmp_path), checkpoint, [0.5])
+    # The other job is saving the next one.
+    (tmp_path / "best_ckpt-3.index").touch()
+    before = sorted(tmp_path.iterdir())
+    of_training.rewind(0)
+    of_training.protect()
+    of_training.settle(2)
+    assert sorted(tmp_path.iterdir()) == before
+    assert of_training.best_metric_value == 0.5

@@ -244,6 +244,22 @@ def test_begun_finetuning_run_resumes_with_another_config_only_if_that_is_allowe
     assert _loss(tmp_path, 1) == 1 - 0.25 - 0.25 - 0.5
 
 
+def test_job_with_another_config_or_pretraining_directory_does_not_count_earlier_runs_as_done(
+    params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
+) -> None:
+    pretrained, job = pretrain(1), tmp_path / "job"
+    _run(params, job)
+    schedule = {"type": "constant", "constant": {"learning_rate": 0.5}}
+    changed = params.replace(trainer={"optimizer_config": {"learning_rate": schedule}})
+    with pytest.raises(errors.ConfigValueError, match=r"learning_rate: 0\.25 -> 0\.5"):
+        _run(changed, job)
+    other = params.replace(task={"init_checkpoint": str(pretrained.rename(tmp_path / "other"))})
+    with pytest.raises(errors.ConfigValueError, match="finetune-1 was fine-tuned from"):
+        _run(other, job)
+    logs = _run(other, job, run_post_eval=True, allow_config_change=True)
+    assert logs["validation_loss"] == _loss(job, 1)
+
+
 def test_continuous_finetuning_and_run_experiment_raise_for_phases_that_they_would_ignore(
     params: cfg.ExperimentConfig, tmp_path: pathlib.Path
 ) -> None:

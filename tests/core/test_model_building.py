@@ -94,6 +94,35 @@ def test_build_variables_creates_mirrored_variables_on_two_replicas(two_replicas
     assert model.count_params() > 0
 
 
+class WithLateLayer(keras.Model):
+    """A model with a layer that creates another layer while it is built."""
+
+    class Block(keras.layers.Layer):
+        def build(self, shape):
+            self.dense = keras.layers.Dense(3)
+            self.dense.build(shape)
+
+        def call(self, tokens):
+            return self.dense(tokens)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = self.Block()
+
+    def call(self, tokens, training=False):
+        return self.block(tokens)
+
+
+def test_layers_that_a_layer_creates_on_two_replicas_compute_in_the_precision_of_the_run(
+    two_replicas,
+) -> None:
+    keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
+    with two_replicas.scope():
+        model = WithLateLayer()
+        model_building.build_variables(model, lambda batch: model(batch["tokens"]), SPEC)
+    assert model.block.dense.compute_dtype == "bfloat16"
+
+
 class Compiled(LineTask):
     """A task that compiles its model with a metric name; Keras builds the metric when needed."""
 

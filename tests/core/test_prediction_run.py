@@ -630,3 +630,14 @@ def test_prediction_provenance_tells_averages_of_an_init_checkpoint_from_its_wei
         for averaged in (False, True)
     )
     assert averages == f"{weights}, averaged if possible"
+
+
+def test_prediction_provenance_names_the_checkpoint_that_the_task_has_loaded(tmp_path) -> None:
+    params = _experiment(task={"init_checkpoint": str(tmp_path)})
+    task = ClassesTask(params.task)
+    pretraining = tf.train.Checkpoint(model=task.build_model())
+    pretraining.save(str(tmp_path / "ckpt"))
+    task.initialize(task.build_model())
+    pretraining.save(str(tmp_path / "ckpt"))
+    described = prediction_run.describe_source(params, None, task=task)
+    assert described["weights"].startswith("ckpt-1, ")

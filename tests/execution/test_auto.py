@@ -217,6 +217,36 @@ def test_auto_execution_does_not_benchmark_steps_that_change_a_lookup_table(
     assert int(trainer.task.counts.size()) == 0
 
 
+class PlainTrainer(base_trainer.Trainer):
+    """A trainer whose loop is a plain Python function, which can't be traced."""
+
+    def create_train_loop_fn(self):
+        loop_fn = super().create_train_loop_fn()
+        return lambda iterator, num_steps: loop_fn(iterator, num_steps)
+
+
+def test_auto_execution_runs_no_step_of_a_loop_that_cannot_be_traced(
+    experiment, make_trainer
+) -> None:
+    trainer = make_trainer(experiment(), cls=PlainTrainer, task_cls=EndlessTask)
+    before = _state(trainer)
+    record = auto.choose_execution(trainer, LONG)
+    assert (record.execution, record.seconds_per_step) == ("graph", {})
+    assert "can't be traced" in record.reason
+    assert trainer.global_step.numpy() == 0
+    for one, other in zip(before, _state(trainer), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_auto_execution_compares_modes_although_the_config_sets_allow_tpu_summary(
+    experiment, make_trainer, monkeypatch
+) -> None:
+    params = experiment(trainer={"allow_tpu_summary": True})
+    trainer = make_trainer(params, task_cls=EndlessTask)
+    _pretend(monkeypatch, trainer, graph=1e-3, xla_loop=1e-4)
+    assert auto.choose_execution(trainer, LONG).execution == "xla_loop"
+
+
 def _run(params, task, model_dir, mode="train") -> train_lib.OrbitExperimentRunner:
     runner = train_lib.OrbitExperimentRunner(
         tf.distribute.get_strategy(), task, mode, params, str(model_dir)
@@ -420,8 +450,8 @@ class UnevenTask(LineTask):
         data = super().build_inputs(params, input_context).unbatch().repeat()
         if not params.is_training:
             return data.take(8).batch(8)
-        sizes = tf.data.Dataset.range(1, 12).repeat()
-        return tf.data.Dataset.zip((sizes, data.batch(12))).map(
+        sizes = tf.data.Dataset.range(1, 128).repeat()
+        return tf.data.Dataset.zip((sizes, data.batch(128))).map(
             lambda size, batch: (batch[0][:size], batch[1][:size])
         )
 
@@ -430,14 +460,30 @@ def test_many_batch_sizes_log_one_xla_warning_and_make_auto_execution_choose_gra
     experiment, make_trainer, caplog
 ) -> None:
     trainer = make_trainer(experiment(runtime={"execution": "xla"}), task_cls=UnevenTask)
-    for _ in range(2):
-        trainer.train(tf.constant(11))
+    for num_steps in (8, 2):
+        trainer.train(tf.constant(num_steps))
     told = [r.message for r in caplog.records if "different sizes" in r.message]
     assert len(told) == 1
     assert "8 different sizes" in told[0]
     trainer.execution = "graph"
     record = auto.choose_execution(trainer, 10**9)
     assert (record.execution, set(record.seconds_per_step)) == ("graph", {"graph"})
+
+
+class AlmostEvenTask(LineTask):
+    """A task whose batches have 8 examples, except for the last one of an epoch."""
+
+    def build_inputs(self, params, input_context=None):
+        examples = super().build_inputs(params, input_context).unbatch().take(30)
+        return examples.batch(8).repeat()
+
+
+def test_auto_execution_measures_xla_if_almost_all_batches_have_one_size(
+    experiment, make_trainer, monkeypatch
+) -> None:
+    trainer = make_trainer(experiment(), task_cls=AlmostEvenTask, evaluate=False)
+    _pretend(monkeypatch, trainer, graph=1e-2, xla=5e-3)
+    assert auto.choose_execution(trainer, LONG).execution == "xla"
 
 
 def test_variable_snapshot_restores_only_the_variables_that_the_given_functions_change(

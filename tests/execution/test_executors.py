@@ -257,6 +257,19 @@ def test_each_parameter_server_worker_reads_its_own_share_of_the_data(tmp_path):
         assert max(map(own.count, share)) - min(map(own.count, share)) <= 1
 
 
+def test_parameter_server_shares_the_data_of_inputs_that_take_any_keyword_argument():
+    def build_inputs(params, **kwargs):
+        context = kwargs["input_context"]
+        numbers = tf.data.Dataset.range(params)
+        return numbers.shard(context.num_input_pipelines, context.input_pipeline_id)
+
+    # A process can't leave a cluster, so build the shares without one.
+    executor = object.__new__(executors.ParameterServerExecutor)
+    executor.strategy = tf.distribute.get_strategy()
+    shares = [executor._build_share(worker, 2, build_inputs, (4,), {}) for worker in (0, 1)]
+    assert [list(share.as_numpy_iterator()) for share in shares] == [[0, 2], [1, 3]]
+
+
 def test_serializing_a_dataset_with_a_python_function_raises():
     def read(index):
         return tf.numpy_function(lambda i: i, [index], tf.int64)

@@ -262,6 +262,21 @@ def test_training_step_runs_once_for_each_virtual_replica(
     assert two_replicas.num_replicas_in_sync == 2
 
 
+class NestedLogsTask(elastic_experiment.ElasticTask):
+    """A task whose training step returns logs by group."""
+
+    def train_step(self, inputs: Any, model: Any, optimizer: Any, metrics: Any = None) -> Any:
+        logs = super().train_step(inputs, model, optimizer, metrics)
+        return {**logs, "groups": {"labels": inputs[1], "largest": tf.reduce_max(inputs[1])}}
+
+
+def test_training_step_may_return_nested_logs_with_virtual_replicas() -> None:
+    params = exp_factory.get_exp_config("tests/elastic")
+    trainer = _create_trainer(params, NestedLogsTask(params.task), evaluate=False)
+    trainer.train(tf.constant(1))
+    assert trainer.global_step.numpy() == 1
+
+
 def test_virtual_replicas_that_read_the_same_examples_log_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

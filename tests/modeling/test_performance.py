@@ -13,6 +13,7 @@ from official_lite.common import errors
 from official_lite.modeling import performance
 from official_lite.modeling.distributed_gradients import make_distributed
 from tests import rounding
+from tests.line_experiment import LineTask
 from tests.modeling.conftest import ROUNDINGS
 
 
@@ -171,3 +172,32 @@ def test_serialized_loss_scale_optimizer_is_restored_with_all_its_arguments() ->
     restored = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert type(restored) is performance.LossScaleOptimizer
     assert restored.get_config() == optimizer.get_config()
+
+
+class UnscaledTask(LineTask):
+    """A task whose training step does not scale its loss."""
+
+    def train_step(self, inputs: Any, model: Any, optimizer: Any, metrics: Any = None) -> Any:
+        features, labels = inputs
+        with tf.GradientTape() as tape:
+            loss = self.build_losses(labels, model(features, training=True))
+        weights = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return {self.loss: loss}
+
+
+@pytest.mark.parametrize(("task_cls", "num_warnings"), [(LineTask, 0), (UnscaledTask, 1)])
+def test_float16_training_step_that_does_not_scale_its_loss_logs_one_warning(
+    task_cls: type[LineTask],
+    num_warnings: int,
+    experiment: Callable[..., Any],
+    make_trainer: Callable[..., Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # The precision of the run applies only to the optimizer; the model computes in float32.
+    params = experiment(runtime={"mixed_precision_dtype": "float16"})
+    trainer = make_trainer(params, task_cls=task_cls, evaluate=False)
+    for _ in range(2):
+        trainer.train(tf.constant(1))
+    warnings = [line for line in caplog.messages if "never calls `scale_loss`" in line]
+    assert len(warnings) == num_warnings

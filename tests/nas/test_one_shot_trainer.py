@@ -1,12 +1,13 @@
 import dataclasses
 import json
+import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite import nas, orbit
+from official_lite import keras2, nas, orbit
 from official_lite.checkpoint import latest
 from official_lite.common import errors
 from official_lite.config import parsing
@@ -43,6 +44,30 @@ def test_resuming_with_an_edited_arch_json_is_refused(experiment, run_toy, tmp_p
     arch.write_text(json.dumps({"arch": {"second": "linear", "first": "tanh"}, "step": 9}))
     run_toy(params(8), found)
     assert latest.latest_checkpoint(str(found)).endswith("ckpt-8")
+
+
+def test_search_does_not_resume_with_its_options_in_another_order(
+    experiment, run_toy, toy_task, make_ops, monkeypatch, tmp_path
+) -> None:
+    def search(steps):
+        run_toy(experiment(trainer={"train_steps": steps}), tmp_path)
+
+    def older_items(trainer):
+        items = original(trainer)
+        del items["alpha_options"]
+        return items
+
+    original = nas.DartsTrainer._checkpoint_items
+    with monkeypatch.context() as earlier_version:
+        earlier_version.setattr(nas.DartsTrainer, "_checkpoint_items", older_items)
+        search(4)
+    search(8)
+    options = make_ops()
+    reordered = {name: options[name] for name in ("tanh", "zero", "linear")}
+    module = sys.modules[toy_task.__module__]
+    monkeypatch.setattr(module, "operations", lambda l2=0.0: reordered)
+    with pytest.raises(errors.CheckpointError, match=r"`first: linear` would be .* `first: zero`"):
+        search(12)
 
 
 @trainer_factory.register_trainer_cls("tests_own_search")
@@ -286,6 +311,42 @@ def test_frozen_idle_paths_keep_their_weights_optimizer_moments_and_moving_avera
         assert moved() == expected * (4 if averages else 3)
 
 
+def _adafactor(weights):
+    optimizer = keras.optimizers.Adafactor(0.1)
+    optimizer.build(weights)
+    return optimizer, [*optimizer._r, *optimizer._c, *optimizer._v]
+
+
+def _keras2_adam(weights):
+    optimizer = keras2.optimizers.Adam(0.1)
+    optimizer.build(weights)
+    return optimizer, [optimizer.get_slot(w.value, name) for name in ("m", "v") for w in weights]
+
+
+def _with_tensorflow_variables(weights):
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(weights)
+    moments = [tf.Variable(tf.zeros(weight.shape)) for weight in weights]
+    vars(optimizer)["moments"] = moments
+    return optimizer, moments
+
+
+@pytest.mark.parametrize("build", [_adafactor, _keras2_adam, _with_tensorflow_variables])
+def test_frozen_idle_paths_keep_optimizer_slots_of_any_shape_and_kind(build) -> None:
+    model, _ = _model_and_optimizer()
+    optimizer, slots = build(model.trainable_variables)
+    idle = one_shot_trainer.IdlePaths(model, optimizer)
+    before = [slot.numpy() for slot in slots]
+    kept = idle.keep()
+    for variable in [*slots, optimizer.iterations]:
+        variable.assign(variable + tf.ones_like(variable))
+    idle.put_back(kept, {"outer": tf.constant(0), "inner": tf.constant(0)})
+    moved = [not np.array_equal(v.numpy(), b) for v, b in zip(slots, before, strict=True)]
+    # Option `a` of `inner`, option `y` of `outer` and the head have two weights each.
+    assert moved == [True, True, False, False, True, True] * (len(slots) // 6)
+    assert optimizer.iterations.numpy() == 1
+
+
 def test_shared_weights_are_frozen_only_if_no_layer_on_the_path_uses_them(caplog) -> None:
     shared, outside = keras.layers.Dense(2), keras.layers.Dense(2)
     inputs = keras.Input((2,))
@@ -338,9 +399,9 @@ def test_train_and_val_streams_split_all_examples_without_overlap() -> None:
     assert len(batches[0]["train"]) == len(batches[0]["val"]) == 4
 
 
-def _records(directory, num_files):
+def _records(directory, num_files, num_rows=20):
     for number in range(num_files):
-        records = [str(row) for row in range(max(20, num_files)) if row % num_files == number]
+        records = [str(row) for row in range(max(num_rows, num_files)) if row % num_files == number]
         with tf.io.TFRecordWriter(str(directory / f"{number}.tfrecord")) as writer:
             for record in records:
                 writer.write(record)
@@ -388,6 +449,27 @@ def test_halves_have_the_same_examples_in_every_epoch_also_after_a_resume(
     train, val = ({x for batch in found for x in batch[name]} for name in ("train", "val"))
     assert not train & val
     assert train | val == set(range(num_examples))
+
+
+@pytest.mark.parametrize("kind", ["records", "rows"])
+def test_halves_have_the_same_examples_with_any_number_of_workers(kind, tmp_path) -> None:
+    num_rows = 128
+    build = one_shot_trainer.build_streams(_records(tmp_path, 32, num_rows)[kind])
+
+    def examples(pipelines, pipeline):
+        context = tf.distribute.InputContext(pipelines, pipeline, pipelines)
+        with position.begin_at(0, seed=7):
+            dataset = build(_config().replace(global_batch_size=pipelines), context)
+        batches = _take(dataset, num_rows // 2)
+        return [{x for batch in batches for x in batch[name]} for name in ("train", "val")]
+
+    train, val = examples(1, 0)
+    assert len(train) == len(val) == num_rows // 2
+    # A half has 16 files, so 17 pipelines divide its records.
+    for pipelines, pipeline in ((2, 0), (2, 1), (17, 16)):
+        own_train, own_val = examples(pipelines, pipeline)
+        assert own_train <= train
+        assert own_val <= val
 
 
 @pytest.mark.sample(2)

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite import orbit, telemetry
+from official_lite.checkpoint import commit
 from official_lite.common import errors
 
 
@@ -94,6 +95,39 @@ def test_request_stop_ends_continuous_evaluation(
         eval_actions=[lambda _: controller.request_stop("seen enough")],
     )
     controller.evaluate_continuously()
+    assert recording_writer.steps("validation") == [2]
+
+
+def test_request_stop_ends_the_wait_for_a_checkpoint(make_trainer, make_controller, make_manager):
+    trainer = make_trainer()
+    controller = make_controller(trainer, checkpoint_manager=make_manager(trainer))
+    timeouts = []
+
+    def stop_at_the_first_timeout():
+        timeouts.append(len(timeouts))
+        controller.request_stop("not needed any more")
+        return len(timeouts) > 1
+
+    logs = controller.evaluate_continuously(timeout=0, timeout_fn=stop_at_the_first_timeout)
+    assert (logs, controller.stop_reason) == (None, "not needed any more")
+    assert timeouts == [0]
+
+
+def test_restored_checkpoint_is_evaluated_even_if_training_has_just_removed_it(
+    make_trainer, make_controller, make_manager, recording_writer, monkeypatch
+):
+    trainer = make_trainer()
+    manager = make_manager(trainer, 2)
+    make_controller(trainer, checkpoint_manager=manager, writers=[]).train(2)
+    restore = manager.restore
+
+    def restore_and_remove(path):
+        restore(path)
+        commit.remove_checkpoint(path)
+
+    controller = make_controller(trainer, trainer=None, checkpoint_manager=manager)
+    monkeypatch.setattr(manager, "restore", restore_and_remove)
+    controller.evaluate_continuously(timeout=0)
     assert recording_writer.steps("validation") == [2]
 
 

@@ -117,10 +117,39 @@ def test_summaries_inside_the_train_step_are_written_at_the_summary_interval(
     make_controller(
         Summarizing(options=options), summary_dir=tmp_path, summary_interval=7, steps_per_loop=10
     ).train(20)
-    [path] = tmp_path.glob("events*")
+    assert _summarized_steps(tmp_path) == [0, 7, 14]
+
+
+def _summarized_steps(directory):
+    [path] = directory.glob("events*")
     events = tf.compat.v1.train.summary_iterator(str(path))
     tags = [(event.step, value.tag) for event in events for value in event.summary.value]
-    assert [step for step, tag in tags if tag == "weight"] == [0, 7, 14]
+    return [step for step, tag in tags if tag == "weight"]
+
+
+def test_summaries_have_the_step_of_their_own_controller_if_a_process_has_two(
+    tmp_path, make_trainer, make_controller
+):
+    class Summarizing(make_trainer):
+        def train_step(self, iterator):
+            tf.summary.scalar("weight", self.weight)
+            super().train_step(iterator)
+
+        def eval_end(self):
+            tf.summary.scalar("weight", self.weight)
+            return super().eval_end()
+
+    first = make_controller(
+        Summarizing(),
+        summary_dir=tmp_path / "train",
+        eval_summary_dir=tmp_path / "validation",
+        summary_interval=7,
+        steps_per_loop=10,
+    )
+    make_controller(make_trainer())
+    first.train_and_evaluate(20)
+    assert _summarized_steps(tmp_path / "train") == [0, 7, 14]
+    assert _summarized_steps(tmp_path / "validation") == [20]
 
 
 def test_evaluations_share_the_event_files_unless_eval_directory_is_set(tmp_path):

@@ -15,8 +15,9 @@ from official_lite import orbit, pipeline
 from official_lite.checkpoint import async_checkpoint_manager
 from official_lite.common import errors, flags, preemption
 from official_lite.core import preflight
+from official_lite.data import file_patterns
 from official_lite.run import run_reading
-from tests import waiting
+from tests import row_files, waiting
 
 
 def _run(params, model_dir, mode="train", **stages):
@@ -625,3 +626,14 @@ def test_model_directory_may_begin_with_a_tilde(experiment, tmp_path, monkeypatc
     _run(experiment(), "~/run")
     assert _global_step(tmp_path / "run") == 8
     assert not (tmp_path / "~").exists()
+
+
+def test_checks_of_all_phases_add_no_input_files_to_the_record_of_the_first_phase(
+    experiment, tmp_path
+) -> None:
+    path = row_files.write("parquet", tmp_path / "data", num_rows=10)
+    params = experiment(task={"train_data": {"source": "parquet", "input_path": path}})
+    before = file_patterns.remembered()
+    pipeline.RunPipeline(params, "train", str(tmp_path / "run"))
+    assert path not in before
+    assert file_patterns.remembered() == before

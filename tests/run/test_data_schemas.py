@@ -11,7 +11,8 @@ import tensorflow as tf
 from official_lite.common import errors
 from official_lite.core import base_task, input_reader, task_factory, train_lib
 from official_lite.core import config_definitions as cfg
-from official_lite.run import provenance
+from official_lite.modeling.multitask import configs as multitask_configs
+from official_lite.run import data_schemas, provenance
 from tests import row_files
 
 
@@ -169,3 +170,38 @@ def test_run_records_the_checksums_of_its_input_files(run, tmp_path, source):
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     assert [one for one, *_ in provenance.find_input_differences(recorded)] == [str(file)]
+
+
+def test_schemas_of_several_tasks_are_found_by_the_names_of_the_tasks(tmp_path):
+    def params(*names):
+        routines = []
+        for name in names:
+            train_data = cfg.DataConfig(source="csv", input_path=paths[name])
+            config = RowsConfig(train_data=train_data)
+            routines.append(multitask_configs.TaskRoutine(task_name=name, task_config=config))
+        return multitask_configs.MultiTaskExperimentConfig(
+            task=multitask_configs.MultiTaskConfig(task_routines=tuple(routines))
+        )
+
+    paths = {
+        "glue/mnli": row_files.write("csv", tmp_path / "a"),
+        "rte": row_files.write("csv", tmp_path / "b", changes={"x": None}),
+    }
+    model_dir = tmp_path / "run"
+    model_dir.mkdir()
+    both = params("glue/mnli", "rte")
+    data_schemas.enforce(both, "train", str(model_dir), is_chief=True)
+    named = [
+        model_dir / f"data_schema.task_routines.{name}.train_data.json"
+        for name in ("glue%2Fmnli", "rte")
+    ]
+    # Earlier versions named the files by the positions of the tasks.
+    for index, path in enumerate(named):
+        path.rename(model_dir / f"data_schema.task_routines.{index}.train_data.json")
+    data_schemas.enforce(both, "train", str(model_dir), is_chief=True)
+    assert all(path.exists() for path in named)
+    data_schemas.check(params("rte"), "train", str(model_dir))
+    data_schemas.check(params("rte", "glue/mnli"), "train", str(model_dir))
+    paths["rte"] = paths["glue/mnli"]
+    with pytest.raises(errors.DataError, match=r"'x'.* is new"):
+        data_schemas.check(params("rte"), "train", str(model_dir))

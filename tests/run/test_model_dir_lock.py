@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from official_lite.common import errors
+from official_lite.common import errors, files
 from official_lite.run import model_dir_lock
 
 
@@ -70,6 +70,23 @@ def test_error_for_a_second_training_run_names_the_holder_of_the_lock(
         assert _holder(tmp_path)["pid"] == os.getpid(), "the first process keeps the lock"
     with _lock(tmp_path):
         pass
+
+
+def test_lock_is_respected_from_the_moment_in_which_its_file_exists(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, refused = files.create_text, []
+
+    def create_and_try_again(path: str, text: str) -> None:
+        create(path, text)
+        monkeypatch.setattr(files, "create_text", create)
+        with pytest.raises(errors.ModelDirBusyError), _lock(tmp_path):
+            pass
+        refused.append(path)
+
+    monkeypatch.setattr(files, "create_text", create_and_try_again)
+    with _lock(tmp_path):
+        assert len(refused) == 1
 
 
 def test_failed_run_releases_the_model_directory_lock(tmp_path: pathlib.Path) -> None:

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import logging as python_logging
 import os
@@ -11,6 +12,7 @@ from absl import logging
 
 from official_lite.checkpoint import chain, commit
 from official_lite.common import errors
+from official_lite.config import compatibility
 from official_lite.core import config_definitions as cfg
 from official_lite.core import trainer_factory
 from official_lite.run import run_record
@@ -225,6 +227,53 @@ def test_previous_config_is_saved_when_a_config_change_is_allowed(tmp_path: path
     assert "seed: 0" in (tmp_path / "params.1.yaml").read_text()
     assert "seed: 1" in (tmp_path / "params.2.yaml").read_text()
     assert _read(tmp_path / "run.json")["config_changes"] == ["runtime.seed: 1 -> 2"]
+
+
+def test_changed_config_replaces_the_recorded_one_only_when_a_checkpoint_is_saved(
+    tmp_path: pathlib.Path,
+) -> None:
+    model_dir, path = str(tmp_path), tmp_path / "params.yaml"
+    first, other = _params(), _params()
+    other.runtime.seed = 1
+    with run_record.RunRecord(first, "train", model_dir):
+        (tmp_path / "ckpt-3.index").touch()
+    recorded = path.read_text()
+    record = run_record.RunRecord(other, "train", model_dir, allow_config_change=True)
+    with pytest.raises(errors.CheckpointError), record:
+        raise errors.CheckpointError("The checkpoint does not match.")
+    assert path.read_text() == recorded
+    checksum = chain.read(model_dir)[-1].entries["params_sha256"]
+    assert checksum == run_record.params_sha256(recorded)
+    assert compatibility.check(first, model_dir) == []
+    with pytest.raises(errors.ConfigValueError, match=r"runtime\.seed: 0 -> 1"):
+        compatibility.check(other, model_dir)
+    record = run_record.RunRecord(other, "train", model_dir, allow_config_change=True)
+    with contextlib.suppress(errors.CheckpointError), record:
+        record.seal()
+        raise errors.CheckpointError("The disk is full.")
+    assert compatibility.check(other, model_dir) == []
+    assert (tmp_path / "params.1.yaml").read_text() == recorded
+
+
+@pytest.mark.parametrize(
+    ("overrides", "warns"),
+    [
+        ({"trainer": {"validation_steps": 5}}, True),
+        ({"task": {"validation_data": {"input_path": "elsewhere"}}}, True),
+        ({"task": {"validation_data": {"prefetch_buffer_size": 3}}}, False),
+        ({"trainer": {"validation_interval": 5}}, False),
+    ],
+)
+def test_warning_tells_that_evaluations_on_other_data_are_compared_with_earlier_ones(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, overrides: dict, warns: bool
+) -> None:
+    params = _params()
+    with run_record.RunRecord(params, "train_and_eval", str(tmp_path)):
+        (tmp_path / "ckpt-3.index").touch()
+    params.override(overrides)
+    with run_record.RunRecord(params, "train_and_eval", str(tmp_path)):
+        pass
+    assert ("compare new evaluations with earlier ones" in caplog.text) == warns
 
 
 def test_gin_bindings_that_do_not_come_from_the_config_are_logged(

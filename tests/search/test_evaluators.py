@@ -19,7 +19,7 @@ from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.run import runtime
-from official_lite.search import evaluators
+from official_lite.search import evaluators, storage
 from official_lite.search.search_config import Space
 from tests.search import hooks, toys
 
@@ -207,9 +207,56 @@ def test_evaluator_function_in_the_config_receives_the_model_of_the_task(tmp_pat
     assert sorted(trial.value for trial in study.trials) == [0.5, 0.5, 1.5]
 
 
+def _search_numbers(tmp_path, *, vocab: str = "", allow: bool = False, **trainer: Any) -> Any:
+    params = cfg.ExperimentConfig(
+        task=NumberConfig(vocab_path=vocab),
+        trainer=cfg.TrainerConfig(**trainer),
+        search={
+            "space": {"task.number": [1.0, 2.0]},
+            "direction": "minimize",
+            "strategy": "grid",
+            "evaluator": {"name": "tests.search.toys:fit"},
+        },
+    )
+    return search.run_search(params, str(tmp_path), allow_config_change=allow)
+
+
+def test_study_accepts_incidental_changes_and_fields_that_did_not_exist_when_it_began(
+    tmp_path,
+) -> None:
+    study = _search_numbers(tmp_path, train_steps=10)
+    recorded = study.user_attrs[storage._ORIGIN]
+    del recorded["trainer.validation_steps"]
+    study.set_user_attr(storage._ORIGIN, recorded)
+    _search_numbers(tmp_path, train_steps=10, max_to_keep=2)
+    with pytest.raises(errors.ConfigValueError, match=r"trainer\.validation_steps: -1 -> 3"):
+        _search_numbers(tmp_path, train_steps=10, validation_steps=3)
+
+
+def test_study_whose_config_change_was_allowed_resumes_with_the_new_config_only(tmp_path) -> None:
+    _search_numbers(tmp_path, train_steps=10)
+    _search_numbers(tmp_path, train_steps=20, allow=True)
+    _search_numbers(tmp_path, train_steps=20)
+    with pytest.raises(errors.ConfigValueError, match=r"trainer\.train_steps: 20 -> 10"):
+        _search_numbers(tmp_path, train_steps=10)
+
+
+def test_study_with_a_changed_model_file_is_refused_unless_changes_are_allowed(tmp_path) -> None:
+    vocab, study_dir = tmp_path / "vocab.txt", tmp_path / "study"
+    vocab.write_text("a b")
+    _search_numbers(study_dir, vocab=str(vocab))
+    vocab.write_text("b a")
+    with pytest.raises(errors.ConfigValueError, match=r"task\.vocab_path\.sha256"):
+        _search_numbers(study_dir, vocab=str(vocab))
+    _search_numbers(study_dir, vocab=str(vocab), allow=True)
+
+
 @dataclasses.dataclass
 class NumberConfig(cfg.TaskConfig):
+    MODEL_FILES = ("vocab_path",)
+
     number: float = 0.0
+    vocab_path: str = ""
 
 
 @cfg.base_config.bind(NumberConfig)

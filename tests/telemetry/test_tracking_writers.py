@@ -63,6 +63,28 @@ def test_restarted_training_resumes_its_mlflow_run(uri, model_dir):
     assert [metric.step for metric in history] == [1, 2]
 
 
+def test_jobs_that_start_at_the_same_time_share_one_mlflow_run(uri, model_dir, monkeypatch):
+    find = mlflow.MlflowClient.get_experiment_by_name
+
+    def find_before_the_evaluation_starts(client, name):
+        found = find(client, name)
+        monkeypatch.setattr(mlflow.MlflowClient, "get_experiment_by_name", find)
+        evaluation = {"experiment": "e", "tracking_uri": uri, "sets_status": False}
+        with telemetry.MlflowWriter(model_dir, **evaluation) as writer:
+            writer.write(record(1, "validation"))
+        return found
+
+    monkeypatch.setattr(
+        mlflow.MlflowClient, "get_experiment_by_name", find_before_the_evaluation_starts
+    )
+    with telemetry.MlflowWriter(model_dir, experiment="e", tracking_uri=uri) as writer:
+        writer.write(record(1))
+    run = found_run(uri, model_dir)
+    assert sorted(run.data.metrics) == ["train/loss", "validation/loss"]
+    active = mlflow.MlflowClient(uri).search_runs([run.info.experiment_id])
+    assert [each.info.run_id for each in active] == [run.info.run_id]
+
+
 def test_images_and_histograms_are_logged_as_mlflow_artifacts(uri, model_dir):
     histogram = telemetry.Histogram(edges=np.array([0.0, 1.0]), counts=np.array([2.0]))
     image = np.zeros([4, 4, 3], np.uint8)

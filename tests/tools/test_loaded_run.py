@@ -1,5 +1,6 @@
 """Tests of `load_run`, which opens a run in Python."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -11,8 +12,10 @@ import pytest
 import tensorflow as tf
 
 import official_lite
+from official_lite.checkpoint import commit
 from official_lite.common import errors, plugins
 from official_lite.modeling import hyperparams
+from official_lite.tools import run_model
 
 BEST = (
     "trainer.best_checkpoint_export_subdir=best_ckpt",
@@ -144,3 +147,19 @@ def test_load_run_raises_if_recorded_gin_bindings_have_not_been_parsed(trained, 
     (run_dir / "run.json").write_text(json.dumps(record))
     with pytest.raises(errors.ConfigValueError, match=r"some_function.x = 1.* first"):
         official_lite.load_run(str(run_dir))
+
+
+def test_load_run_loads_a_checkpoint_that_exists_after_the_model_has_been_built(
+    trained, tmp_path, monkeypatch
+) -> None:
+    run_dir = str(shutil.copytree(trained, tmp_path / "run"))
+    built = run_model.built
+
+    @contextlib.contextmanager
+    def built_while_training_removes_a_checkpoint(params):
+        with built(params) as found:
+            commit.remove_checkpoint(os.path.join(run_dir, "ckpt-6"))
+            yield found
+
+    monkeypatch.setattr(run_model, "built", built_while_training_removes_a_checkpoint)
+    assert official_lite.load_run(run_dir).step == 4

@@ -130,3 +130,8 @@ def test_arguments_of_a_sequential_model_are_left_as_they_are() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     batch = tf.zeros([1, 2])
     assert run_model.in_own_structure(model, [batch]) == [batch]
+
+
+def test_error_for_a_checkpoint_that_has_been_removed_says_so(tmp_path):
+    with pytest.raises(errors.CheckpointError, match="ckpt-2 does not exist any more"):
+        run_model.read_checkpoint(tf.train.Checkpoint(), str(tmp_path / "ckpt-2"))

@@ -23,7 +23,7 @@ from official_lite.common import errors
 from official_lite.core import base_task
 from official_lite.execution import execution_record
 from official_lite.modeling.hyperparams import yaml_io
-from official_lite.run import run_record
+from official_lite.run import model_dir_lock, run_record
 from official_lite.tools import __main__ as tools
 from official_lite.tools import sources
 from official_lite.tools import verify as verify_tool
@@ -712,6 +712,27 @@ def test_segment_is_unchecked_if_another_execution_mode_was_chosen_later(
 def trained_run(train_run: Callable[..., str], tmp_path: pathlib.Path) -> pathlib.Path:
     """Return a copy of a run with checkpoints at the steps 2, 4 and 6."""
     return pathlib.Path(shutil.copytree(train_run(), tmp_path / "run"))
+
+
+def test_verify_refuses_a_run_that_is_still_training_on_another_host(
+    trained_run: pathlib.Path, verify: Verify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = {"id": "other", "host": "elsewhere", "namespace": "", "pid": 1, "process_start": ""}
+    beats = itertools.count(1000)
+
+    def beat(seconds: float = 0.0) -> None:
+        times = {"start_time": 900, "beat": next(beats)}
+        (trained_run / ".lock").write_text(json.dumps({**lock, **times}))
+
+    def replace_sleep(sleep: Callable[[float], None]) -> None:
+        defaults: Any = model_dir_lock.ModelDirLock.__init__.__kwdefaults__
+        monkeypatch.setitem(defaults, "sleep", sleep)
+
+    beat()
+    replace_sleep(lambda seconds: None)
+    assert verify(trained_run, "--no-replay") == (0, []), "the holder of the lock is dead"
+    replace_sleep(beat)
+    assert tools.main(["verify", str(trained_run), "--no-replay"]) == 6
 
 
 def test_checkpoint_of_a_preemption_before_an_evaluation_is_not_replayed(

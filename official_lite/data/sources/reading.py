@@ -207,21 +207,22 @@ def read_batches(
     return batches
 
 
-def select(source: Source, part: slice, num_pipelines: int) -> Source:
+def select(source: Source, part: slice) -> Source:
     """Return a part of a source: whole chunks if there are many, or else rows of each chunk.
+
+    The part does not depend on the number of pipelines that share it.
 
     Args:
         source: The source.
         part: The slice of the chunks or of the rows of each chunk.
-        num_pipelines: The number of pipelines that share the part.
     """
-    return source if part.step == 1 else _Part(source, part, num_pipelines)
+    return source if part.step == 1 else _Part(source, part)
 
 
 class _Part(Source):
-    def __init__(self, source: Source, part: slice, num_pipelines: int) -> None:
+    def __init__(self, source: Source, part: slice) -> None:
         all_chunks = range(len(source.chunk_rows))
-        has_enough_chunks = len(all_chunks) >= halves.MIN_PARTS * part.step * num_pipelines
+        has_enough_chunks = len(all_chunks) >= halves.MIN_PARTS * part.step
         self._source = source
         self._chunks = all_chunks[part] if has_enough_chunks else all_chunks
         self._rows = slice(None) if has_enough_chunks else part

@@ -47,6 +47,9 @@ OF_DIRECTORIES = frozenset({"huggingface"})
 # stored as `bytes` objects.
 Columns = Mapping[str, npt.NDArray[np.generic]]
 
+# The name, size and modification time of each file of a path.
+_Stamp = tuple[tuple[str, int, int], ...]
+
 # The target size of a chunk in bytes. At this size, the overhead of a call is small compared with
 # the read time.
 CHUNK_BYTES = 1 << 22
@@ -188,7 +191,7 @@ def open_source(name: str, paths: Sequence[str], columns: Sequence[str] = ()) ->
 # files.
 @functools.lru_cache(maxsize=8)
 def _open(
-    name: str, paths: tuple[str, ...], columns: tuple[str, ...], stamps: tuple[tuple[int, int], ...]
+    name: str, paths: tuple[str, ...], columns: tuple[str, ...], stamps: tuple[_Stamp, ...]
 ) -> Source:
     del stamps
     formats = importlib.import_module("official_lite.data.sources.formats")
@@ -196,7 +199,9 @@ def _open(
     return create(paths, columns)
 
 
-def _stamp(path: str) -> tuple[int, int]:
-    """Return the size and modification time of a file, which change when it is rewritten."""
-    status = os.stat(path)
-    return status.st_size, status.st_mtime_ns
+def _stamp(path: str) -> _Stamp:
+    """Return what changes when a file, or a file in a directory, is rewritten."""
+    # The times of a directory do not change when a file in it is rewritten.
+    names = sorted(os.listdir(path)) if os.path.isdir(path) else [""]
+    found = [(name, os.stat(os.path.join(path, name) if name else path)) for name in names]
+    return tuple((name, status.st_size, status.st_mtime_ns) for name, status in found)

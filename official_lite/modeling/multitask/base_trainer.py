@@ -1,5 +1,6 @@
 """Trainer that trains all tasks jointly in each step."""
 
+import collections
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, TypeAlias, cast
 
@@ -31,15 +32,19 @@ __all__ = [
 
 Model: TypeAlias = keras.Model | base_model.MultiTaskBaseModel
 
+# The group of the metrics that belong to the models of several tasks; no task has this name.
+_SHARED = ""
+
 
 @gin.configurable
 class MultiTaskBaseTrainer(base_trainer.Trainer):
     """Trainer for joint training: a step takes a batch of each task and makes one update.
 
     Create the trainer in the strategy's scope; its constructor also builds the models' variables.
-    The training logs are nested, `{task: {metric: value}}`, with two additional entries:
-    `learning_rate`, and `training_loss` for the minimized loss. It does not evaluate or predict;
-    see `MultiTaskEvaluator`.
+    The training logs are nested, `{task: {metric: value}}`, with additional entries:
+    `learning_rate`, `training_loss` for the minimized loss, and the metrics that belong to the
+    models of several tasks, which cover the examples of all these tasks. It does not evaluate or
+    predict; see `MultiTaskEvaluator`.
 
     Args:
         multi_task: The tasks.
@@ -120,7 +125,8 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
     @property
     def train_metrics(self) -> list[keras.metrics.Metric]:
         """The metrics of all tasks and of their models."""
-        return [metric for name in self.multi_task.tasks for metric in self._metrics_of(name)]
+        own = [metric for name in self.multi_task.tasks for metric in self._metrics_of(name)]
+        return own + self._shared_metrics()
 
     @property
     def batch_counts(self) -> dict[str, tf.Variable]:
@@ -184,6 +190,8 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
             spec = self._executor.replica_spec(self.train_dataset[name])
             self._build_task_model(task, model, spec, metrics)
             step_checks.name_metrics(task, metrics, model)
+        for model in self._models():
+            model_building.warn_of_wrong_gradients(model)
 
     def _build_task_model(
         self, task: base_task.Task, model: keras.Model, spec: nests.Nest, metrics: Any
@@ -200,25 +208,45 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
         model_building.build_variables(model, compute, spec, metrics)
 
     def _metrics_of(self, name: str) -> list[keras.metrics.Metric]:
-        """Return the metrics of a task and of its model."""
+        """Return the metrics of a task, and those that belong only to its model."""
         model = task_model(self.multi_task_model, name)
-        return [*self.training_metrics[name], *step_metrics.model_metrics(model)]
+        shared = {id(metric) for metric in self._shared_metrics()}
+        of_model = [each for each in step_metrics.model_metrics(model) if id(each) not in shared]
+        return [*self.training_metrics[name], *of_model]
+
+    def _shared_metrics(self) -> list[keras.metrics.Metric]:
+        """Return the metrics that belong to the models of several tasks."""
+        metrics = [
+            metric
+            for name in self.multi_task.tasks
+            for metric in step_metrics.model_metrics(task_model(self.multi_task_model, name))
+        ]
+        counts = collections.Counter(map(id, metrics))
+        by_id = {id(metric): metric for metric in metrics}
+        return [metric for key, metric in by_id.items() if counts[key] > 1]
+
+    def _models(self) -> list[keras.Model]:
+        """Return the models of the tasks, each once."""
+        models = [task_model(self.multi_task_model, name) for name in self.multi_task.tasks]
+        return list({id(model): model for model in models}.values())
 
     def _train_groups(self) -> dict[str, step_metrics.MetricGroup]:
-        return {
+        groups = {
             name: self._metric_groups.get(
                 f"train/{name}",
                 [loss, *(self._metrics_of(name) if name in self.training_metrics else ())],
             )
             for name, loss in self.training_losses.items()
         }
+        shared = self._metric_groups.get(f"train/{_SHARED}", self._shared_metrics())
+        return groups | {_SHARED: shared}
 
     def _training_logs(self, groups: Mapping[str, step_metrics.MetricGroup]) -> dict[str, Any]:
         """Return losses and metrics; omit tasks that ran no step in this interval."""
-        logs: dict[str, Any] = {
-            name: group.results()
-            for name, group in groups.items()
-            if float(tf.convert_to_tensor(self.training_losses[name].count)) > 0
+        logs: dict[str, Any] = groups[_SHARED].results() | {
+            name: groups[name].results()
+            for name, loss in self.training_losses.items()
+            if float(tf.convert_to_tensor(loss.count)) > 0
         }
         # Add `training_loss` at the top level, as in the logs of a single task. Code that supports
         # both kinds of runs, such as the recovery from divergence, reads this entry.

@@ -22,6 +22,7 @@ TRAINER_TYPES = ("interleaving", "joint")
 
 # Trainer fields that multi-task experiments do not support, with the value that disables each.
 _ONE_TASK_ONLY = {
+    "name": None,
     "overfit_batches": 0,
     "virtual_replicas": 0,
     "freeze": [],
@@ -166,8 +167,8 @@ class MultiTaskTrainerConfig(cfg.TrainerConfig):
         for name, default in _ONE_TASK_ONLY.items():
             if getattr(self, name):
                 raise errors.ConfigValueError(
-                    f"`{name}` is {getattr(self, name)}, but this field supports only experiments "
-                    f"with one task. Set it to {default}."
+                    f"`{name}` is {getattr(self, name)!r}, but this field supports only "
+                    f"experiments with one task. Set it to {default}."
                 )
 
 
@@ -196,6 +197,12 @@ class MultiEvalExperimentConfig(cfg.ExperimentConfig):
     def validate_fields(self) -> None:
         super().validate_fields()
         _require_distinct_names(self.eval_tasks)
+        if self.eval_tasks and self.trainer.overfit_batches:
+            raise errors.ConfigValueError(
+                f"`trainer.overfit_batches` is {self.trainer.overfit_batches}, but the tasks in "
+                "`eval_tasks` would be evaluated on other data than these batches. Set it to 0, or "
+                "`eval_tasks` to []."
+            )
 
 
 def _require_distinct_names(routines: tuple[TaskRoutine, ...]) -> None:

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from official_lite import orbit
+from official_lite.common import errors
 from official_lite.core import (
     base_task,
     best_checkpoint,
@@ -18,10 +19,11 @@ from official_lite.core import (
     model_building,
 )
 from official_lite.core import base_trainer as core_trainer
+from official_lite.data import length
 from official_lite.modeling.multitask import base_trainer, multitask
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
 
-__all__ = ["MultiTaskEvaluator"]
+__all__ = ["MultiTaskEvaluator", "build_models"]
 
 
 @gin.configurable
@@ -52,8 +54,6 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         virtual_replicas: The field `trainer.virtual_replicas`.
         multi_task: The tasks of the training run, if `eval_tasks` are the same. Their state is then
             in the checkpoint, too.
-        load_averages: A function that loads weight averages into the given optimizer, after
-            `init_fn`. Otherwise, the averages start at the weights.
 
     Raises:
         errors.UnknownKeyError: A task has no model.
@@ -74,7 +74,6 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         freeze: Sequence[str] = (),
         virtual_replicas: int = 0,
         multi_task: multitask.MultiTask | None = None,
-        load_averages: Callable[[keras.optimizers.Optimizer], None] | None = None,
     ) -> None:
         super().__init__()
         self._strategy = tf.distribute.get_strategy()
@@ -84,7 +83,6 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         self._checkpoint_exporter = checkpoint_exporter
         self._init_fn = init_fn
         self._multi_task = multi_task
-        self._load_averages = load_averages
         self.eval_steps = dict(eval_steps or {})
         self._evaluators = {
             task.name: _TaskEvaluator(
@@ -149,8 +147,6 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         if self._init_fn is not None:
             self._init_fn()
         base_trainer.initialize_model(self.model, self.optimizer)
-        if self._load_averages is not None and self.optimizer is not None:
-            self._load_averages(self.optimizer)
 
     def before_training(self, step: int) -> None:
         """Make the checkpoint exporter discard best results recorded after `step`."""
@@ -171,8 +167,11 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
             num_steps: The number of batches for each task without its own number; -1 evaluates all.
 
         Raises:
+            errors.ConfigValueError: A task would be evaluated on all data, but its data repeat
+                forever.
             errors.DataError: A task has no data.
         """
+        self.check_data(int(num_steps))
         with (
             ema_optimizer.averaged_weights(self.optimizer),
             checkpoint_state.undone_by_stop(self.checkpoint),
@@ -184,6 +183,23 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         self.steps_run = sum(steps_run) or None
         return results
 
+    def check_data(self, num_steps: int) -> None:
+        """Check that an evaluation can end; `num_steps` is that of `evaluate`.
+
+        Raises:
+            errors.ConfigValueError: A task would be evaluated on all data, but its data repeat
+                forever.
+        """
+        for name, one in self._evaluators.items():
+            own_steps = self.eval_steps.get(name)
+            wanted = num_steps if own_steps is None else own_steps
+            if wanted == -1 and length.is_infinite(one.eval_dataset):
+                raise errors.ConfigValueError(
+                    f"The evaluation data of the task {name!r} repeat forever, but all of the data "
+                    "are requested. Remove the `repeat`, or set the `eval_steps` of the task to a "
+                    "number of batches."
+                )
+
     def evaluating_apart(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which no evaluation updates the best checkpoint; see `Trainer`."""
         return exporter_events.without_exporter(self)
@@ -192,6 +208,27 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         own_steps = self.eval_steps.get(name)
         steps = num_steps if own_steps is None else tf.constant(own_steps, tf.int32)
         return self._evaluators[name].evaluate(steps) or {}
+
+
+def build_models(
+    tasks: Iterable[base_task.Task], model: base_trainer.Model, virtual_replicas: int = 0
+) -> None:
+    """Build the layers that the validation steps of the tasks call.
+
+    Call this function in the strategy's scope, before a trainer builds the optimizer, which can't
+    train layers that are built later.
+
+    Args:
+        tasks: The tasks; each is identified by its `name`.
+        model: The models of the tasks, or one Keras model for all of them.
+        virtual_replicas: The field `trainer.virtual_replicas`.
+    """
+    options = orbit.StandardEvaluatorOptions()
+    for task in tasks:
+        part = base_trainer.task_model(model, task.name)
+        if not model_building.has_variables(part):
+            step = orbit.utils.create_global_step()
+            _TaskEvaluator(task, part, step, options, virtual_replicas, None)
 
 
 class _TaskEvaluator(core_trainer.Trainer):

@@ -20,6 +20,7 @@ from official_lite.core import (
     actions,
     base_task,
     best_checkpoint,
+    model_building,
     step_checks,
     task_factory,
     train_data,
@@ -58,6 +59,14 @@ class MultiTaskRunner(core_lib.OrbitExperimentRunner):
 
     In a mode that does not train, the evaluator takes the place of the trainer, because it also has
     a checkpoint, a step, a model and an optimizer.
+
+    Args:
+        trainer: The trainer; None if the evaluator takes its place.
+        evaluator: The evaluator; None if nothing is evaluated.
+        train_actions_factory: Builds the training actions, instead of the usual ones.
+        eval_actions_factory: Builds the evaluation actions, instead of the usual ones.
+        loads_weights: Whether the model loads weights itself.
+        **kwargs: Further arguments of `OrbitExperimentRunner`.
     """
 
     def __init__(
@@ -67,11 +76,15 @@ class MultiTaskRunner(core_lib.OrbitExperimentRunner):
         evaluator: evaluator.MultiTaskEvaluator | None,
         train_actions_factory: ActionsFactory | None = None,
         eval_actions_factory: ActionsFactory | None = None,
+        loads_weights: bool = False,
         **kwargs: Any,
     ) -> None:
         self._evaluator: Any = evaluator
+        self._loads_weights = loads_weights
         self._train_actions_factory = train_actions_factory
         self._eval_actions_factory = eval_actions_factory
+        if evaluator is not None:
+            evaluator.check_data(kwargs["params"].trainer.validation_steps)
         # Pass no task, because the runner needs it only to build the trainer or evaluator passed
         # here.
         super().__init__(task=cast(base_task.Task, None), trainer=trainer or evaluator, **kwargs)
@@ -86,10 +99,11 @@ class MultiTaskRunner(core_lib.OrbitExperimentRunner):
 
     def _find_unneeded(self) -> Iterator[Any]:
         yield from super()._find_unneeded()
+        # Accept checkpoints without the step counters of the tasks. Older versions wrote best
+        # checkpoints without them, and a training may change from joint to interleaved.
+        yield from getattr(self.trainer.checkpoint, "task_step_counters", {}).values()
         if not self.trains:
-            # Accept checkpoints without the step counters of the tasks, because older versions
-            # wrote best checkpoints without them, and without the state that tasks hold.
-            yield from getattr(self.trainer.checkpoint, "task_step_counters", {}).values()
+            # Accept checkpoints without the state that tasks hold, which older versions wrote.
             for name, part in tf.train.TrackableView.children(self.trainer.checkpoint).items():
                 if name.startswith(saved_graph.ATTRIBUTES):
                     yield from keras_variables.variables_of(part)
@@ -188,6 +202,7 @@ def run_experiment(
         params=params,
         mode=mode,
         model_dir=model_dir,
+        loads_weights=_loads_weights(model),
         allow_config_change=allow_config_change,
     )
     return (model, logs) if run_post_eval else model
@@ -226,7 +241,14 @@ def create_runner(
     _check_that_init_checkpoint_is_read(params, model)
     with distribution_strategy.scope():
         if trainer is None and Mode.parse(mode).trains:
-            trainer = get_trainer(distribution_strategy, params, task, model, optimizer)
+            trainer = get_trainer(
+                distribution_strategy,
+                params,
+                task,
+                model,
+                optimizer,
+                evaluates=_evaluates(mode, run_post_eval),
+            )
         eval_part = None
         if _evaluates(mode, run_post_eval):
             eval_part = _build_evaluator(
@@ -249,6 +271,7 @@ def create_runner(
         params=params,
         model_dir=model_dir,
         run_post_eval=run_post_eval,
+        loads_weights=_loads_weights(model),
         **kwargs,
     )
 
@@ -259,10 +282,22 @@ def get_trainer(
     task: multitask.MultiTask,
     model: base_trainer.Model,
     optimizer: keras.optimizers.Optimizer | None = None,
+    *,
+    evaluates: bool = False,
 ) -> base_trainer.MultiTaskBaseTrainer:
     """Build the trainer that `params.trainer` selects; it may create the optimizer, too.
 
+    Args:
+        distribution_strategy: The strategy to run under.
+        params: The experiment's config.
+        task: The tasks.
+        model: The models of the tasks.
+        optimizer: The optimizer; by default, the task creates one.
+        evaluates: Whether the run also evaluates the tasks, so that the layers that only an
+            evaluation calls are built, too.
+
     Raises:
+        errors.ConfigValueError: A field of `params.trainer` is not supported.
         errors.UnknownNameError: The `trainer_type` is unknown.
     """
     config = params.trainer
@@ -271,6 +306,8 @@ def get_trainer(
             f"Unknown trainer type {config.trainer_type!r}. "
             f"{suggestions.did_you_mean(config.trainer_type, TRAINERS)}"
         )
+    # The fields may have been set after the config was parsed.
+    config.validate_fields()
     execution = modes.execution_of(params.runtime)
     if execution == "auto":
         execution = "graph"
@@ -286,6 +323,8 @@ def get_trainer(
     elif config.trainer_type == "joint":
         kwargs["steps_per_loop"] = config.steps_per_loop
     with distribution_strategy.scope():
+        if evaluates:
+            evaluator.build_models(task.tasks.values(), model)
         return TRAINERS[config.trainer_type](
             multi_task=task,
             multi_task_model=model,
@@ -347,6 +386,7 @@ def run_experiment_with_multitask_eval(
     Raises:
         errors.OfficialLiteError: For any problem that the user can fix; see `common.errors`.
     """
+    params.validate_fields()
     model_dir = files.expand_home(model_dir)
     # Resolve the config before it becomes the default argument of `build_runner`, because
     # `core_lib.execute` passes a config only if `trainer.fit_memory` changes it.
@@ -357,14 +397,18 @@ def run_experiment_with_multitask_eval(
         params: configs.MultiEvalExperimentConfig = params,
     ) -> core_lib.OrbitExperimentRunner:
         with distribution_strategy.scope():
-            train_part: Any = None
-            if Mode.parse(mode).trains:
-                train_part = trainer or trainer_factory.create_trainer(
-                    params, train_task, train=True, evaluate=False
+            trains, evaluates = Mode.parse(mode).trains, _evaluates(mode, run_post_eval)
+            train_part: Any = trainer if trains else None
+            if train_part is None and (trains or isinstance(train_task, base_task.Task)):
+                train_part = _create_trainer(
+                    params,
+                    cast(base_task.Task, train_task),
+                    eval_tasks if evaluates else (),
+                    trains=trains,
                 )
             model = train_part.model if train_part else build_model(train_task)
             eval_part = None
-            if _evaluates(mode, run_post_eval):
+            if evaluates:
                 eval_part = _build_evaluator(
                     train_part,
                     eval_tasks,
@@ -374,7 +418,6 @@ def run_experiment_with_multitask_eval(
                     optimizer=_optimizer(train_part, train_task, params),
                     params=params,
                     init_fn=_init_fn(train_task, model),
-                    load_averages=_load_averages_fn(train_task, params, model),
                 )
         return MultiTaskRunner(
             evaluator=eval_part,
@@ -396,6 +439,7 @@ def run_experiment_with_multitask_eval(
         params=params,
         mode=mode,
         model_dir=model_dir,
+        task=train_task if isinstance(train_task, base_task.Task) else None,
         allow_config_change=allow_config_change,
     )
 
@@ -439,6 +483,37 @@ def finetune_with_multitask_eval(
         allow_config_change=allow_config_change,
     )
     return logs
+
+
+def _create_trainer(
+    params: configs.MultiEvalExperimentConfig,
+    task: base_task.Task,
+    eval_tasks: Sequence[base_task.Task],
+    *,
+    trains: bool,
+) -> core_trainer.Trainer:
+    """Build the trainer of one task, and its model for the steps of all tasks.
+
+    Without training, the trainer provides the checkpoint, which contains the same objects as that
+    of the training.
+    """
+    model = trainer_factory.build_model(task)
+    optimizer = trainer_factory.create_optimizer(task, params)
+    # A custom trainer may have to prepare the model before any step can be traced.
+    if trainer_factory.get_trainer_cls(params) is core_trainer.Trainer:
+        evaluator.build_models(eval_tasks, model, params.trainer.virtual_replicas)
+        data = getattr(params.task, "train_data", None)
+        if not trains and data is not None:
+            distribute = orbit.utils.make_distributed_dataset
+            model_building.build_for_training(
+                model,
+                task,
+                lambda: distribute(None, task.build_inputs, data).element_spec,
+                optimizer,
+            )
+    return trainer_factory.create_trainer(
+        params, task, train=trains, evaluate=False, model=model, optimizer=optimizer
+    )
 
 
 def _evaluates(mode: str, run_post_eval: bool) -> bool:
@@ -518,20 +593,14 @@ def _init_fn(task: Any, model: base_trainer.Model) -> Callable[[], None] | None:
     return initialize and (lambda: initialize(model))
 
 
-def _load_averages_fn(
-    task: Any, params: Any, model: base_trainer.Model
-) -> Callable[[keras.optimizers.Optimizer], None] | None:
-    if not isinstance(task, base_task.Task):
-        return None
-    return lambda optimizer: base_task.load_averages(task, params.task, optimizer, model)
+def _loads_weights(model: base_trainer.Model) -> bool:
+    """Return whether the class of a model overrides `initialize`."""
+    base = base_model.MultiTaskBaseModel
+    return isinstance(model, base) and type(model).initialize is not base.initialize
 
 
 def _check_that_init_checkpoint_is_read(params: Any, model: base_trainer.Model) -> None:
-    is_read = (
-        isinstance(model, base_model.MultiTaskBaseModel)
-        and type(model).initialize is not base_model.MultiTaskBaseModel.initialize
-    )
-    if params.task.init_checkpoint and not is_read:
+    if params.task.init_checkpoint and not _loads_weights(model):
         raise errors.ConfigValueError(
             f"`task.init_checkpoint` is {params.task.init_checkpoint!r}, but "
             f"{type(model).__name__} does not read it. Override "

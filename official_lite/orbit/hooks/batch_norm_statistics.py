@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 from absl import logging
+from keras.src.backend.common import stateless_scope
 
 from official_lite import telemetry
 from official_lite.checkpoint import async_checkpoint_manager, directories
@@ -36,7 +37,8 @@ class BatchNormStatistics:
     that dataset reshuffles in each epoch, its order in later epochs changes.
 
     Mean and variance are computed over all examples and replicas together. Layers that are frozen,
-    or that the step does not call in training mode, keep their statistics.
+    or that the step does not call in training mode, keep their statistics. Calls within
+    `model.stateless_call` do not count.
 
     Args:
         trainer: A trainer with a `task`, a `model`, an `optimizer`, a `strategy` and a
@@ -74,7 +76,9 @@ class BatchNormStatistics:
         Raises:
             errors.DataError: The training data are empty.
         """
-        totals = self._totals(num_steps) if self._recorders else []
+        # What layers log in these passes does not belong to the training.
+        with telemetry.get_event_storage().muted():
+            totals = self._totals(num_steps) if self._recorders else []
         statistics = [each for recorder in self._recorders for each in recorder.statistics]
         earlier = [each.numpy() for each in statistics]
         for recorder, total in zip(self._recorders, totals, strict=True):
@@ -220,6 +224,10 @@ class _Recorder:
             self._layer.moving_stddev.assign(np.sqrt(variance + self._layer.epsilon))
 
     def _add(self, inputs: nests.Nest, mask: tf.Tensor | None) -> None:
+        # A stateless call repeats a pass over the same batch: with other weights, as in a step of
+        # SAM, or to recompute activations.
+        if stateless_scope.in_stateless_scope():
+            return
         inputs = tf.convert_to_tensor(inputs)
         shape = [1] * inputs.shape.rank
         shape[self._layer.axis] = -1
@@ -362,8 +370,8 @@ class StochasticWeightAveraging(Hook):
 
     All averaged weights count equally. The average is kept in host memory and in the run's
     checkpoints, so a resumed run continues it exactly. If the resumed run trains other weights, as
-    after a change of `trainer.freeze`, it starts a new average, with a warning. When training ends
-    without an error:
+    after a change of `trainer.freeze`, or if the average includes weights from before `start_step`,
+    it starts a new average, with a warning. When training ends without an error:
 
     1. The average replaces the weights.
     2. Exact batch normalization statistics are computed for it from `recalibration_steps` batches
@@ -411,6 +419,8 @@ class StochasticWeightAveraging(Hook):
         self._eval_steps = eval_steps
         self._average: list[npt.NDArray[Any]] = []
         self._num_averaged = 0
+        # The step of the first weights in the average; None if there are none.
+        self._first_step: int | None = None
 
     def before_train(self) -> None:
         for attribute in ("model", "checkpoint"):
@@ -429,7 +439,7 @@ class StochasticWeightAveraging(Hook):
         self._num_averaged += 1
         weights = [_as_float(weight.numpy()) for weight in self._weights()]
         if self._num_averaged == 1:
-            self._average = weights
+            self._average, self._first_step = weights, self._step()
             return
         for average, weight in zip(self._average, weights, strict=True):
             average += (weight - average) / self._num_averaged
@@ -465,10 +475,16 @@ class StochasticWeightAveraging(Hook):
         # A controller that only evaluates has no trainer.
         is_known = bool(self._average) and self.trainer is not None
         positions = self._trainable_positions() if is_known else []
-        return {"num_averaged": self._num_averaged, "positions": positions, **arrays}
+        return {
+            "num_averaged": self._num_averaged,
+            "first_step": self._first_step,
+            "positions": positions,
+            **arrays,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._num_averaged = state["num_averaged"]
+        self._first_step = state.get("first_step")  # Older checkpoints have none.
         count = sum(key.startswith("average_") for key in state)
         self._average = [np.array(state[f"average_{i}"]) for i in range(count)]
         positions = state.get("positions")  # Older checkpoints have none.
@@ -479,7 +495,18 @@ class StochasticWeightAveraging(Hook):
                 "other weights than those that are trainable now, after a change such as that of "
                 "`trainer.freeze`."
             )
-            self._num_averaged, self._average = 0, []
+            self._discard_average()
+        elif self._first_step is not None and self._first_step < self._start_step:
+            logging.warning(
+                "StochasticWeightAveraging starts a new average: the average in the checkpoint "
+                "begins with the weights of step %d, but `start_step` is now %d.",
+                self._first_step,
+                self._start_step,
+            )
+            self._discard_average()
+
+    def _discard_average(self) -> None:
+        self._num_averaged, self._average, self._first_step = 0, [], None
 
     @property
     def _recalibrates(self) -> bool:

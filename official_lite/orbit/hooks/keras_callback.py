@@ -113,7 +113,8 @@ class KerasCallback(Hook):
     * Checkpoints contain the epoch number, the step at which the epoch began, the last training
       report, the results of the evaluation within the epoch, and the callback's own state: its
       attributes that are numbers, strings, arrays, or lists and dictionaries of them, if they
-      changed since `on_train_begin`. Arguments of Keras' own classes are taken from the config.
+      changed since `on_train_begin`. Arguments of Keras' own classes are taken from the config. A
+      callback of another class or with another `monitor` than the saved one starts anew.
 
     Args:
         callback: A callback, the name of a class in `keras.callbacks`, or `module:Class`.
@@ -172,6 +173,13 @@ class KerasCallback(Hook):
 
     def _is_of_keras(self) -> bool:
         return type(self.callback).__module__.startswith("keras.")
+
+    def _identity(self) -> dict[str, str]:
+        """Return what tells this callback from the callbacks of other hooks."""
+        return {
+            "callback": type(self.callback).__name__,
+            "monitor": str(getattr(self.callback, "monitor", "")),
+        }
 
     def before_train(self) -> None:
         self._set_model()
@@ -258,9 +266,21 @@ class KerasCallback(Hook):
         if self._has_stopped:
             of_epoch["stopped"] = True
         of_epoch = {name: value for name, value in of_epoch.items() if value not in (None, {})}
-        return {"epoch": self._epoch, **of_epoch, **attributes, **arrays}
+        return {**self._identity(), "epoch": self._epoch, **of_epoch, **attributes, **arrays}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        own = self._identity()
+        saved = {name: state.get(name, value) for name, value in own.items()}
+        if saved != own:
+            # States are matched by the positions of the callbacks in the list of hooks.
+            logging.warning(
+                "%s starts anew: at its position among the Keras callbacks, the checkpoint has "
+                "the state of %s. To keep the states, list the callbacks that the run had before "
+                "in the same order, and add others after them.",
+                _described(own),
+                _described(saved),
+            )
+            state = {"epoch": 0}
         self._epoch, self._first_step = state["epoch"], state.get("first_step")
         self._has_stopped = state.get("stopped", False)
         self._earlier_logs = state.get("train_logs", {})
@@ -455,6 +475,11 @@ class KerasCallback(Hook):
             type(self.callback).__name__,
         )
         return 1
+
+
+def _described(identity: Mapping[str, str]) -> str:
+    monitor = identity["monitor"]
+    return identity["callback"] + (f" with the monitor `{monitor}`" if monitor else "")
 
 
 class _CsvFile:

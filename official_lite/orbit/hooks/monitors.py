@@ -396,7 +396,15 @@ class GradientNorm(GraphHook):
         if self._per_variable:
             telemetry.put_scalar(f"gradient_norm/{path}", tf.norm(gradient))
         if self._histograms:
-            telemetry.put_histogram(f"gradients/{path}", gradient)
+            telemetry.put_histogram(f"gradients/{path}", _of_first_replica(gradient))
+
+
+def _of_first_replica(values: tf.Tensor) -> tf.Tensor:
+    """Return the values on the first replica, and NaN, which histograms ignore, on the others."""
+    replica = tf.distribute.get_replica_context()
+    if replica is None or replica.num_replicas_in_sync == 1:
+        return values
+    return tf.where(tf.equal(replica.replica_id_in_sync_group, 0), values, math.nan)
 
 
 class MemoryStats(Hook):

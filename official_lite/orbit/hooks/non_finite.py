@@ -159,7 +159,7 @@ class _Watch:
         layers: Sequence[Any],
     ) -> None:
         self._model = trainer.model
-        self._loss_name = getattr(getattr(trainer, "task", None), "loss", "loss")
+        self._loss_names = _loss_names(trainer)
         self._scales_loss = _scales_loss_dynamically(trainer)
         self._global_step = global_step
         self._variables = list(self._model.trainable_variables)
@@ -196,9 +196,10 @@ class _Watch:
         self._gradients.assign(self._gradients | (flags & is_first_step))
 
     def check_loss(self, logs: Mapping[str, Any]) -> None:
-        if self._loss_name not in logs:
+        losses = [logs[name] for name in self._loss_names if name in logs]
+        if not losses:
             return
-        loss = tf.reduce_mean(tf.cast(logs[self._loss_name], tf.float32))
+        loss = tf.reduce_mean(tf.cast(losses[0], tf.float32))
         is_first_step = self._note(~tf.math.is_finite(loss))
         # Store the latest loss until there is a bad step. In that step, store the first non-finite
         # loss of its micro-batches.
@@ -371,6 +372,15 @@ def _layers(model: keras.Model | tf.Module) -> list[Any]:
         return []
     layers = {id(layer): layer for layer in model._flatten_layers(include_self=True)}.values()
     return [layer for layer in layers if not isinstance(layer, keras.layers.InputLayer)]
+
+
+def _loss_names(trainer: Any) -> list[str]:
+    """Return the names that the loss of a step may have in its logs, in order of preference."""
+    tasks = getattr(getattr(trainer, "multi_task", None), "tasks", None)
+    if not tasks:
+        return [getattr(getattr(trainer, "task", None), "loss", "loss")]
+    # A joint step logs the loss that it minimizes, an interleaved step the loss of its task.
+    return ["total_loss", *(task.loss for task in tasks.values())]
 
 
 def _scales_loss_dynamically(trainer: Any) -> bool:

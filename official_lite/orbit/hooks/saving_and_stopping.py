@@ -141,6 +141,11 @@ class WatchedMetric:
         self.name = name
         self.maximizes = maximizes(name, direction, default=default)
 
+    @property
+    def direction(self) -> str:
+        """The direction of better values: `minimize` or `maximize`."""
+        return "maximize" if self.maximizes else "minimize"
+
     def value(self, logs: Mapping[str, Any]) -> float:
         """Return the value of the metric in `logs`.
 
@@ -281,6 +286,7 @@ class EarlyStopping(Hook):
     def state_dict(self) -> dict[str, Any]:
         return {
             "metric": self._metric.name,
+            "direction": self._metric.direction,
             "best_value": self.best_value,
             "best_step": self.best_step,
             "bad_evaluations": self._bad_evaluations,
@@ -289,11 +295,15 @@ class EarlyStopping(Hook):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if state["metric"] != self._metric.name:
+        own = (self._metric.name, self._metric.direction)
+        # Older checkpoints have no direction.
+        saved = (state["metric"], state.get("direction", self._metric.direction))
+        if saved != own:
             logging.warning(
-                "Early stopping now monitors `%s` instead of `%s`, so its state is reset.",
-                self._metric.name,
-                state["metric"],
+                "Early stopping now monitors `%s` (%s) instead of `%s` (%s), so its state is "
+                "reset.",
+                *own,
+                *saved,
             )
             return
         self.best_value, self.best_step = state["best_value"], state["best_step"]

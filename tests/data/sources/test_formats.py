@@ -217,6 +217,12 @@ def test_saved_hugging_face_dataset_is_read_with_its_values_and_dtypes(tmp_path)
     assert read["tokens"].dtype == np.int32
 
 
+def test_rewritten_hugging_face_directory_is_read_again_when_its_source_is_reopened(tmp_path):
+    for num_rows in (10, 20):
+        datasets.Dataset.from_dict({"x": range(num_rows)}).save_to_disk(tmp_path / "x")
+        assert registry.open_source("huggingface", [str(tmp_path / "x")]).num_rows == num_rows
+
+
 def test_selected_rows_of_a_saved_hugging_face_dataset_keep_their_order(tmp_path):
     dataset = datasets.Dataset.from_dict({"x": range(10)}).select([7, 2, 5])
     dataset.save_to_disk(tmp_path / "x")

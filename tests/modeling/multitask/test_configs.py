@@ -58,6 +58,13 @@ TWICE = (_routine("foo"), _routine("foo"))
         (configs.MultiTaskTrainerConfig(overfit_batches=2), "overfit_batches"),
         (configs.MultiTaskTrainerConfig(freeze=["dense"]), "freeze"),
         (configs.MultiTaskTrainerConfig(remat=["dense"]), "remat"),
+        (configs.MultiTaskTrainerConfig(name="darts"), "`name` is 'darts'"),
+        (
+            configs.MultiEvalExperimentConfig(
+                eval_tasks=(_routine("foo"),), trainer=cfg.TrainerConfig(overfit_batches=2)
+            ),
+            "overfit_batches",
+        ),
     ],
 )
 def test_invalid_or_unsupported_multitask_config_is_refused(config: Any, named: str) -> None:

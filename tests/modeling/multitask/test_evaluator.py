@@ -116,6 +116,17 @@ def test_evaluating_a_task_with_an_empty_dataset_raises_data_error(
         make_evaluator().evaluate(ALL)
 
 
+def test_evaluating_all_data_of_a_task_whose_data_repeat_forever_is_refused(
+    tasks: Any, make_evaluator: Callable[..., Any]
+) -> None:
+    data = tf.data.Dataset.from_tensors((tf.ones([2, 1]), tf.ones([2, 1]))).repeat()
+    tasks["bar"].build_inputs = lambda params: data
+    with pytest.raises(errors.ConfigValueError, match="task 'bar' repeat forever"):
+        make_evaluator().evaluate(ALL)
+    results = make_evaluator(eval_steps={"bar": 1}).evaluate(ALL)
+    assert float(results["bar"]["validation_loss"]) == 0.0
+
+
 def test_best_checkpoint_follows_a_rollback_and_ignores_standalone_evaluations(
     make_evaluator: Callable[..., Any], tmp_path: pathlib.Path
 ) -> None:

@@ -19,7 +19,7 @@ from official_lite.data import arrays
 from official_lite.modeling import hyperparams
 from official_lite.modeling.multitask import base_model, configs, multitask, train_lib
 from official_lite.pipeline import stages
-from official_lite.tools import run_model
+from official_lite.tools import checkpoint_average, run_model
 from tests import rounding
 from tests.modeling.multitask.conftest import (
     TRAINER,
@@ -68,9 +68,9 @@ def _multi_eval_experiment(**trainer: Any) -> configs.MultiEvalExperimentConfig:
 
 
 def _run_multi_eval(params: Any, mode: str, model_dir: pathlib.Path, **kwargs: Any) -> Any:
+    kwargs.setdefault("train_task", task_factory.get_task(params.task))
     return train_lib.run_experiment_with_multitask_eval(
         distribution_strategy=tf.distribute.get_strategy(),
-        train_task=task_factory.get_task(params.task),
         eval_tasks=[
             task_factory.get_task(routine.task_config, name=routine.task_name)
             for routine in params.eval_tasks
@@ -138,6 +138,72 @@ def test_training_of_several_tasks_resumes_with_other_evaluations_but_not_with_a
     fewer.task.task_routines = fewer.task.task_routines[:1]
     with pytest.raises(errors.ConfigValueError, match=r"routines: \['foo', 'bar'\] -> \['foo'\]"):
         run(fewer, "train", tmp_path)
+
+
+def test_joint_training_is_resumed_as_interleaved_training_if_config_changes_are_allowed(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    run(experiment(trainer_type="joint", train_steps=4), "train", tmp_path)
+    params = experiment(trainer_type="interleaving")
+    run(params, "train", tmp_path, allow_config_change=True)
+    assert json.loads((tmp_path / "run.json").read_text())["global_step"] == 8
+
+
+@pytest.mark.parametrize(("field", "value"), [("freeze", ["kernel"]), ("name", "darts")])
+def test_trainer_field_that_supports_only_one_task_is_refused_in_python_too(
+    run: Callable[..., Any],
+    experiment: Experiment,
+    tmp_path: pathlib.Path,
+    field: str,
+    value: Any,
+) -> None:
+    with pytest.raises(errors.ConfigValueError, match=f"`{field}` is"):
+        run(experiment(**{field: value}), "train", tmp_path)
+
+
+def test_overfitting_batches_is_refused_if_other_tasks_are_evaluated(
+    tmp_path: pathlib.Path,
+) -> None:
+    with pytest.raises(errors.ConfigValueError, match="overfit_batches"):
+        _run_multi_eval(_multi_eval_experiment(overfit_batches=1), "train_and_eval", tmp_path)
+
+
+def test_evaluation_data_that_repeat_forever_are_refused_before_several_tasks_are_trained(
+    run: Callable[..., Any],
+    experiment: Experiment,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    build_inputs = PullTask.build_inputs
+
+    def build_endless(self: Any, params: Any, input_context: Any = None) -> tf.data.Dataset:
+        return build_inputs(self, params, input_context).repeat()
+
+    monkeypatch.setattr(PullTask, "build_inputs", build_endless)
+    with pytest.raises(errors.ConfigValueError, match="repeat forever"):
+        run(experiment(trainer_type="joint"), "train_and_eval", tmp_path)
+    assert not list(tmp_path.glob("ckpt-*"))
+
+
+@pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
+def test_non_finite_loss_of_several_tasks_with_finite_gradients_is_reported(
+    run: Callable[..., Any],
+    experiment: Experiment,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trainer_type: str,
+) -> None:
+    def build_losses(
+        self: Any, labels: Any, model_outputs: Any, aux_losses: Any = None
+    ) -> tf.Tensor:
+        infinite = tf.stop_gradient(tf.math.log(tf.reduce_min(labels) * 0.0))
+        return tf.reduce_mean(model_outputs) + infinite
+
+    monkeypatch.setattr(PullTask, "build_losses", build_losses)
+    monkeypatch.setattr(PullTask, "loss", "pull")
+    params = experiment(trainer_type=trainer_type, hooks=["non_finite"])
+    with pytest.raises(errors.DivergedError, match=r"Step 1 is the first .* The loss is -inf"):
+        run(params, "train", tmp_path)
 
 
 def test_training_of_one_task_resumes_with_other_tasks_to_evaluate(tmp_path: pathlib.Path) -> None:
@@ -533,6 +599,57 @@ def test_models_with_heads_that_only_training_calls_can_be_evaluated_on_several_
         np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.filterwarnings("ignore:.*looks like it has unbuilt state")
+def test_model_with_a_head_that_only_training_calls_can_be_evaluated_on_other_tasks(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PullTask, "build_model", lambda self: HeadModel(shared_layer()))
+    params = _multi_eval_experiment()
+    for routine in params.eval_tasks:
+        routine.task_config.train_data = None
+    trained, _ = _run_multi_eval(params, "train", tmp_path)
+    evaluated, _ = _run_multi_eval(params, "eval", tmp_path)
+    assert len(evaluated.weights) == 1 + 2
+    for expected, got in zip(trained.weights, evaluated.weights, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+class JudgeModel(PullModel):
+    """A model with a head that it calls only in evaluations, and whose outputs stay 0."""
+
+    def __init__(self, shared: keras.layers.Layer) -> None:
+        super().__init__(shared)
+        self.head = keras.layers.Dense(1, kernel_initializer="zeros")
+
+    def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
+        outputs = super().call(x)
+        return outputs if training else outputs + self.head(x)
+
+
+class JudgeModels(PullModels):
+    def _instantiate_sub_tasks(self) -> dict[str, keras.Model]:
+        return {name: JudgeModel(self.shared) for name in ("foo", "bar")}
+
+
+def test_models_with_heads_that_only_evaluations_call_can_be_trained(
+    run: Callable[..., Any],
+    experiment: Experiment,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    params = experiment(trainer_type="joint")
+    models = JudgeModels()
+    _, logs = run(params, "train_and_eval", tmp_path / "all", model=models, run_post_eval=True)
+    assert len(models.variables) == 1 + 2 * 2
+    rounding.assert_close(logs["foo"]["validation_loss"], models.weight**2, roundings=6)
+
+    monkeypatch.setattr(PullTask, "build_model", lambda self: JudgeModel(shared_layer()))
+    params = _multi_eval_experiment()
+    model, logs = _run_multi_eval(params, "train_and_eval", tmp_path / "one", run_post_eval=True)
+    weight = float(model.shared.kernel.numpy()[0, 0])
+    rounding.assert_close(logs["bar"]["validation_loss"], (3 - weight) ** 2, roundings=6)
+
+
 def test_evaluation_of_several_tasks_without_a_checkpoint_raises(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
@@ -575,6 +692,40 @@ def test_evaluation_of_several_tasks_restores_the_state_that_the_tasks_hold(
     assert float(again["foo"]["validation_loss"]) == loss
 
 
+class PullsConfig(configs.MultiTaskConfig):
+    pass
+
+
+class Pulls(multitask.MultiTask):
+    def build_multitask_model(self) -> PullModels:
+        return PullModels()
+
+
+task_factory.register_task_cls(PullsConfig)(Pulls.from_config)
+
+
+def test_average_of_checkpoints_of_several_tasks_keeps_the_state_that_the_tasks_hold(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    params = experiment(trainer_type="interleaving")
+    params.task = PullsConfig(task_routines=routines())
+    first = params.task.task_routines[0]
+    data = first.task_config.train_data
+    first.task_config = CountingConfig(train_data=data, validation_data=data)
+    params.pipeline.build = "official_lite.pipeline.multitask_build:MultiTaskBuild"
+    run(params, "train", tmp_path / "run")
+    paths = [str(tmp_path / "run" / f"ckpt-{step}") for step in (4, 8)]
+    written = checkpoint_average.write_average(params, paths, str(tmp_path / "mean"))
+
+    def count_in(path: str) -> list[float]:
+        names = [name for name, _ in tf.train.list_variables(path)]
+        reader = tf.train.load_checkpoint(path)
+        return [float(reader.get_tensor(n)) for n in names if n.startswith("task_attributes_foo/")]
+
+    assert count_in(written) == count_in(paths[-1])
+    assert count_in(written)[0] > 0
+
+
 def test_evaluating_an_init_checkpoint_on_several_tasks_uses_its_averaged_weights(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -584,6 +735,44 @@ def test_evaluating_an_init_checkpoint_on_several_tasks_uses_its_averaged_weight
     _, again = _run_multi_eval(params, "eval", tmp_path / "evaluated", run_post_eval=True)
     for name in ("foo", "bar"):
         assert float(again[name]["validation_loss"]) == float(logs[name]["validation_loss"])
+
+
+class LoadedModels(PullModels):
+    def initialize(self) -> None:
+        self.shared.kernel.assign([[0.0]])
+
+
+class LoadedTask(PullTask):
+    """A task that loads its own weights; its class is not registered."""
+
+    def initialize(self, model: keras.Model) -> None:
+        model.shared.kernel.assign([[0.0]])
+
+
+def test_weights_that_a_model_or_an_unregistered_task_loads_are_evaluated_without_a_checkpoint(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    model = LoadedModels()
+    _, logs = run(experiment(), "eval", tmp_path / "all", model=model, run_post_eval=True)
+    assert float(logs["bar"]["validation_loss"]) == 9.0
+    params = _multi_eval_experiment()
+    task = LoadedTask(params.task)
+    _, logs = _run_multi_eval(params, "eval", tmp_path / "one", train_task=task, run_post_eval=True)
+    assert float(logs["bar"]["validation_loss"]) == 9.0
+
+
+def test_best_checkpoint_of_a_job_that_evaluates_several_tasks_keeps_the_data_position(
+    tmp_path: pathlib.Path,
+) -> None:
+    params = _multi_eval_experiment(
+        best_checkpoint_export_subdir="best",
+        best_checkpoint_eval_metric="foo|validation_loss",
+        best_checkpoint_metric_comp="lower",
+    )
+    _run_multi_eval(params, "train", tmp_path)
+    _run_multi_eval(params, "continuous_eval", tmp_path)
+    reader = tf.train.load_checkpoint(str(tmp_path / "best" / "best_ckpt-8"))
+    assert int(reader.get_tensor("batches_read/.ATTRIBUTES/VARIABLE_VALUE")) == 8
 
 
 def test_init_checkpoint_requires_a_model_that_defines_initialize(

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.common import errors
+from official_lite.core import base_task, model_building
 from official_lite.modeling import optimization
 from official_lite.modeling.multitask import (
     base_trainer,
@@ -17,6 +18,7 @@ from official_lite.modeling.multitask import (
     train_lib,
 )
 from tests import rounding
+from tests.modeling.multitask.conftest import PullModel, PullTask, shared_layer
 
 
 class NoisyModel(keras.Model):
@@ -262,3 +264,42 @@ def test_one_keras_model_can_be_trained_on_all_tasks(
     trainer = make_trainer("interleaving", model=tasks["foo"].build_model())
     _train(trainer, 10)
     assert 0 not in _counts(trainer)
+
+
+class CompiledPull(base_task.Task):
+    """A `PullTask` that leaves its loss and its metric to the compiled model."""
+
+    build_inputs = PullTask.build_inputs
+
+
+def test_metric_of_one_compiled_model_for_all_tasks_is_reported_once_over_all_examples(
+    make_trainer: Callable[..., Any], tasks: Any
+) -> None:
+    for name, task in tasks.items():
+        tasks[name] = CompiledPull(task.task_config, name=name)
+    model = PullModel(shared_layer())
+    model.compile(loss="mse", metrics=["mae"])
+    trainer = make_trainer("interleaving", keras.optimizers.SGD(0.0), model)
+    results = _train(trainer, 10)
+    # The output is 1, and the targets are 0 and 3.
+    foo, bar = _counts(trainer)
+    assert float(results["mae"]) == pytest.approx((1 * foo + 2 * bar) / 10)
+    assert "mae" not in results["foo"]
+    assert "mae" not in results["bar"]
+    _train(trainer, 10)
+    again = _train(trainer, 1)
+    assert float(again["mae"]) in (1.0, 2.0)
+
+
+def test_training_of_several_tasks_warns_once_of_a_layer_whose_gradients_are_wrong(
+    make_trainer: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(model_building, "_computes_gradients_of_strided_kernels", lambda: False)
+    inputs = keras.Input((1,))
+    images = keras.layers.Reshape((1, 1, 1))(inputs)
+    pixels = keras.layers.Conv2D(4, 1, 2, name="shortcut")(images)
+    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(pixels)))
+    make_trainer("interleaving", model=model)
+    assert caplog.text.count("wrong gradients") == 1

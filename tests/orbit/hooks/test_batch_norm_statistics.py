@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_lite import telemetry
 from official_lite.common import errors, keras_variables
 from official_lite.orbit.hooks import batch_norm_statistics
 from tests import rounding
@@ -133,6 +134,37 @@ def test_calls_in_inference_mode_are_excluded_from_batch_norm_statistics(
     trainer = make_normalized(task_cls=Twice)
     mean, _ = _statistics(trainer, 1)
     rounding.assert_close(mean, _examples(trainer, 1).mean(0), roundings=BATCH_SIZE)
+
+
+def test_repeated_passes_without_state_are_excluded_from_batch_norm_statistics(
+    make_normalized, points_task
+):
+    class Perturbed(points_task):
+        def train_step(self, inputs, model, optimizer, metrics=None):
+            model(inputs[0], training=True)
+            weights = [weight + 1.0 for weight in model.trainable_variables]
+            constant = model.non_trainable_variables
+            model.stateless_call(weights, constant, inputs[0] + 100.0, training=True)
+            return {"loss": 0.0}
+
+    trainer = make_normalized(task_cls=Perturbed)
+    mean, _ = _statistics(trainer, 1)
+    rounding.assert_close(mean, _examples(trainer, 1).mean(0), roundings=BATCH_SIZE)
+
+
+class LogsItsMean(keras.layers.Layer):
+    def call(self, inputs):
+        telemetry.put_scalar("mean", keras.ops.mean(inputs))
+        return inputs
+
+
+def test_values_logged_while_batch_norm_statistics_are_computed_are_not_reported(make_normalized):
+    trainer = make_normalized(LogsItsMean)
+    with telemetry.EventStorage() as storage:
+        batch_norm_statistics.BatchNormStatistics(trainer).update(1)
+        assert storage.take().scalars == {}
+        telemetry.put_scalar("later", 1.0)
+        assert storage.take().scalars == {"later": 1.0}
 
 
 def test_second_batch_norm_layer_receives_the_training_mode_output_of_the_first_layer(

@@ -41,11 +41,11 @@ class KillAfterCheckpoint(orbit.Hook):
 def run(make_scripted_trainer, make_controller, make_manager):
     """Return a function that starts or resumes training to step 100 and returns the controller."""
 
-    def run(*others, checkpoint_interval=5, patience=3):
+    def run(*others, checkpoint_interval=5, patience=3, direction="maximize"):
         trainer = make_scripted_trainer(_accuracy_at)
         controller = make_controller(
             trainer,
-            hooks=[hooks.EarlyStopping("accuracy", patience, direction="maximize"), *others],
+            hooks=[hooks.EarlyStopping("accuracy", patience, direction=direction), *others],
             checkpoint_manager=make_manager(trainer, checkpoint_interval),
         )
         controller.train_and_evaluate(100, eval_interval=10)
@@ -103,6 +103,12 @@ def test_repeated_evaluation_of_a_step_does_not_count_against_patience(run):
 def test_increased_patience_lets_an_early_stopped_run_continue(run):
     run()
     assert run(patience=5).global_step.numpy() == 70
+
+
+def test_early_stopped_run_continues_from_a_new_best_value_if_the_direction_changes(run):
+    run()
+    # The first evaluation, at step 60, is the best one; then a patience of 3 runs out.
+    assert run(direction="minimize").global_step.numpy() == 90
 
 
 def test_early_stopping_state_saved_for_a_different_metric_is_reset():

@@ -113,3 +113,11 @@ def test_gradient_histograms_are_logged_only_for_variables_that_match_the_patter
     assert list(record.histograms) == ["gradients/net/top/kernel"]
     assert record.histograms["gradients/net/top/kernel"].counts.sum() == 4 * 3
     assert [name for name in record.values if "gradient" in name] == ["gradient_norm"]
+
+
+def test_gradient_histograms_count_each_value_once_on_two_replicas(
+    train, recording_writer, two_replicas
+):
+    train(hooks.GradientNorm(pattern="kernel", histograms=True), strategy=two_replicas)
+    (histogram,) = recording_writer.records[-1].histograms.values()
+    assert histogram.counts.sum() == 4 * 3

@@ -625,6 +625,19 @@ def test_stopped_run_continues_if_the_patience_of_keras_early_stopping_is_increa
     assert [start(_early_stopping(patience)) for patience in (2, 2, 4)] == [6, 6, 10]
 
 
+def test_run_trains_on_if_the_callback_that_stopped_it_is_removed_and_others_follow_it(start):
+    # The remaining callback moves to the position of the removed one.
+    assert [start(_early_stopping(), Events()), start(Events())] == [6, 12]
+
+
+def test_callback_that_monitors_another_metric_than_before_starts_anew_with_a_warning(
+    start, caplog
+):
+    other = keras.callbacks.EarlyStopping("loss", min_delta=100.0, patience=2)
+    assert [start(_early_stopping()), start(other)] == [6, 12]
+    assert "EarlyStopping with the monitor `loss` starts anew" in caplog.text
+
+
 def test_run_continued_with_a_larger_patience_stays_continued_after_a_recovery(start):
     outputs = []
 

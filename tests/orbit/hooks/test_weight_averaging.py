@@ -163,7 +163,7 @@ def test_restoring_a_checkpoint_from_before_averaging_began_discards_the_average
     controller.train(8)
     assert hook.state_dict()["num_averaged"] == 3
     controller.restore_checkpoint(saved)
-    assert hook.state_dict() == {"num_averaged": 0, "positions": []}
+    assert hook.state_dict() == {"num_averaged": 0, "first_step": None, "positions": []}
 
 
 def test_run_resumed_with_other_frozen_layers_averages_only_its_own_weights(
@@ -179,6 +179,19 @@ def test_run_resumed_with_other_frozen_layers_averages_only_its_own_weights(
     bottom = model.get_layer("bottom").kernel
     expected = np.mean([weights.at[step][0] for step in (10, 12)], axis=0)
     rounding.assert_close(bottom.numpy(), expected, roundings=2)
+
+
+def test_run_resumed_with_a_later_start_step_averages_only_the_weights_from_that_step_on(
+    make, tmp_path, log_lines
+):
+    make(_swa()).train(8)
+    weights = Weights()
+    resumed = make(_swa(start_step=10), weights)
+    assert any("starts a new average" in line for line in log_lines)
+    resumed.train(12)
+    model = _loaded(make, str(tmp_path / "run" / "swa"))[0].trainer.model
+    expected = np.mean([weights.at[step][0] for step in (10, 12)], axis=0)
+    rounding.assert_close(model.get_layer("bottom").kernel.numpy(), expected, roundings=2)
 
 
 def test_average_of_an_older_checkpoint_is_continued_and_saved_with_the_weights_it_belongs_to(make):
