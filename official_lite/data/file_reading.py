@@ -118,7 +118,7 @@ class _SharedFiles:
         self.dataset_fn = dataset_fn
         # Do not consider the number of pipelines: a search that resumes with more workers must keep
         # its halves.
-        if len(files) >= 2 * halves.MIN_PARTS:
+        if len(files) >= (2 if options.sharding else 1) * halves.MIN_PARTS:
             half, input_context = halves.split(input_context)
             self.files = self.files[half]
         # With fewer files, each half takes every n-th record before shuffling, so it has the same

@@ -389,11 +389,14 @@ class DistributedLossScaleOptimizer(DistributedOptimizer):
     methods of Keras 2, so that train steps written for Keras 2 keep working.
     """
 
+    # Whether `scale_loss` has been called, or a warning was logged.
+    _has_scaled_loss = False
+
     @user_code.not_converted
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
         """Return the loss times the scale; see `keras.optimizers.LossScaleOptimizer`."""
         # Bypass `__setattr__`, which would track the value for saving.
-        vars(self).update(_has_scaled_loss=True)
+        self.__dict__["_has_scaled_loss"] = True
         scaled: tf.Tensor = super().scale_loss(loss)
         return scaled
 
@@ -414,8 +417,8 @@ class DistributedLossScaleOptimizer(DistributedOptimizer):
         super().apply(self._make_dense(summed, "the loss is scaled"), variables)
 
     def _warn_of_unscaled_loss(self) -> None:
-        if not vars(self).setdefault("_has_scaled_loss", False):
-            vars(self).update(_has_scaled_loss=True)  # Warn once.
+        if not self._has_scaled_loss:
+            self.__dict__["_has_scaled_loss"] = True  # Warn once.
             logging.warning(
                 "The training step never calls `scale_loss` of the optimizer `%s`, which divides "
                 "the gradients by its loss scale, so the updates are far too small. Compute the "

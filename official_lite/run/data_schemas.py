@@ -97,7 +97,7 @@ def enforce(
             if known:
                 schema.require_match(found, known, place)
                 if writes and known != path:
-                    files.write_text(path, files.read_text(known))
+                    files.rename(known, path)
             elif writes and found.columns:
                 schema.write(path, found, block.label_column)
 

@@ -80,7 +80,7 @@ _OF_START = (
 )
 
 # The entries of `run.json` that a later start is compared with.
-_OF_CONFIG = ("params", "model_files")
+_OF_CONFIG = ("params", "model_files", "argv")
 
 # Matches the names of checkpoint and event files, which TensorFlow opens itself.
 _OF_TENSORFLOW = re.compile(r"checkpoint|.+-\d+\.(index|data-\d+-of-\d+|commit\.json)|.*tfevents.*")

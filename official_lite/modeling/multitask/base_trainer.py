@@ -82,7 +82,6 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
             trainer=config_definitions.TrainerConfig(
                 train_tf_function=options.use_tf_function,
                 train_tf_while_loop=options.use_tf_while_loop,
-                allow_tpu_summary=options.use_tpu_summary_optimization,
                 steps_per_loop=steps_per_loop,
             ),
             runtime=config_definitions.RuntimeConfig(seed=seed, execution=execution),

@@ -224,8 +224,8 @@ class _Recorder:
             self._layer.moving_stddev.assign(np.sqrt(variance + self._layer.epsilon))
 
     def _add(self, inputs: nests.Nest, mask: tf.Tensor | None) -> None:
-        # A stateless call repeats a pass over the same batch: with other weights, as in a step of
-        # SAM, or to recompute activations.
+        # As for Keras' moving statistics, stateless calls do not count. Most of them repeat a pass
+        # over the same batch: with other weights, as in a step of SAM, or to recompute activations.
         if stateless_scope.in_stateless_scope():
             return
         inputs = tf.convert_to_tensor(inputs)
@@ -354,7 +354,7 @@ class PreciseBatchNorm(Hook):
         if self._statistics is None or not self._is_training:
             return None
         optimizer = runner.optimizer_of(self.trainer)
-        with self.controller.storage.muted(), ema_optimizer.averaged_weights(optimizer):
+        with ema_optimizer.averaged_weights(optimizer):
             undo = self._statistics.update(self._num_steps)
 
         def undo_in_averages() -> None:
@@ -515,9 +515,7 @@ class StochasticWeightAveraging(Hook):
 
     def _recalibrate(self) -> None:
         if self._recalibrates:
-            statistics = BatchNormStatistics(self.trainer)
-            with self.controller.storage.muted():
-                statistics.update(self._recalibration_steps)
+            BatchNormStatistics(self.trainer).update(self._recalibration_steps)
 
     def _evaluate(self) -> None:
         evaluator, storage = self.controller.evaluator, self.controller.storage

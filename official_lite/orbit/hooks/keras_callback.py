@@ -176,10 +176,10 @@ class KerasCallback(Hook):
 
     def _identity(self) -> dict[str, str]:
         """Return what tells this callback from the callbacks of other hooks."""
-        return {
-            "callback": type(self.callback).__name__,
-            "monitor": str(getattr(self.callback, "monitor", "")),
-        }
+        monitor = getattr(self.callback, "monitor", "")
+        # The text of another object may contain an address, which differs in each process.
+        named = monitor if isinstance(monitor, str) else ""
+        return {"callback": type(self.callback).__name__, "monitor": named}
 
     def before_train(self) -> None:
         self._set_model()
