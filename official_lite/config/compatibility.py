@@ -126,7 +126,7 @@ class Change:
 
 def is_harmless(path: str) -> bool:
     """Return whether the field at a path may change between two starts of a run."""
-    path = _without_routine(path)
+    path = without_routine(path)
     return _matches(path, HARMLESS) and not _matches(path, _HARMFUL)
 
 
@@ -227,7 +227,7 @@ def check_model(params: hyperparams.Config, model_dir: str, *, is_allowed: bool 
     of_model = [
         change
         for change in harmful
-        if _without_routine(change.path).startswith(_ARCHITECTURE) or change.path.endswith(_CONTENT)
+        if without_routine(change.path).startswith(_ARCHITECTURE) or change.path.endswith(_CONTENT)
     ]
     if of_model and not is_allowed:
         raise errors.ConfigValueError(message)
@@ -248,14 +248,14 @@ def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
         # If the last start ended before it knew the length of an epoch, it has recorded the ratios.
         if all(became.get(path) is None for path in ratios):
             new |= in_steps
-    new, given, became = runs = [_by_task(values) for values in (new, given, became)]
+    new, given, became = runs = [by_task(values) for values in (new, given, became)]
     changes = []
     for path in sorted({*new, *given}):
         value = new.get(path, MISSING)
         if path not in given and path not in became and is_default(params, path):
             # The config of the earlier run was written by a version that did not have this field.
             continue
-        within = _without_routine(path)
+        within = without_routine(path)
         architecture = path.removesuffix(within.removeprefix(_ARCHITECTURE))
         if within.startswith(_ARCHITECTURE) and became.get(architecture):
             # The config of the earlier run was written by a version that recorded only the name of
@@ -272,11 +272,16 @@ def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
     return [*changes, *_changed_files(params, model_dir)]
 
 
-def _by_task(values: Mapping[str, Any]) -> dict[str, Any]:
+def by_task(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a flat config in which the list of several tasks contains only their names.
 
-    The fields of each task are added by path, as in `_OF_ROUTINE`.
+    The fields of each task are added by path, as in `task.task_routines[name].task_weight`.
+
+    Args:
+        values: A flat config, or a result of this function, which is returned unchanged.
     """
+    if any(isinstance(routine, str) for routine in values.get(_ROUTINES) or ()):
+        return dict(values)
     names = _names_of_tasks(values)
     fields: dict[str, Any] = {}
     for name, routine in zip(names, values.get(_ROUTINES) or (), strict=True):
@@ -293,7 +298,7 @@ def _names_of_tasks(values: Mapping[str, Any]) -> list[Any]:
     ]
 
 
-def _without_routine(path: str) -> str:
+def without_routine(path: str) -> str:
     """Return the path that a field of one of several tasks would have if it were the only task.
 
     A field of the routine itself keeps its place, but without the task's name, which may have dots.
@@ -324,8 +329,8 @@ def model_files(params: hyperparams.Config, record: Mapping[str, Any]) -> dict[s
         record: The content of `run.json` of the earlier run.
     """
     given = record.get("params")
-    old = _by_task(given if isinstance(given, dict) else {})
-    new = _by_task(flatten(epochs.given(params).as_dict()))
+    old = by_task(given if isinstance(given, dict) else {})
+    new = by_task(flatten(epochs.given(params).as_dict()))
     kept = {
         path: checksum
         for path, checksum in _recorded_files(record).items()

@@ -52,7 +52,7 @@ _LIGHTNING = {
 _KEEP_VALUES = ("Identity", "Cast", "Reshape")
 # The models that `_warn_of_unreported` has already checked.
 _unreported: weakref.WeakSet[keras.Model] = weakref.WeakSet()
-# For each task, maps the field `init_checkpoint` to the checkpoint that was found there.
+# For each task, maps the field `init_checkpoint` to the checkpoint that was chosen there.
 _init_checkpoints: weakref.WeakKeyDictionary["Task", dict[str, str]] = weakref.WeakKeyDictionary()
 
 
@@ -569,37 +569,47 @@ def _has_compiled_loss(model: keras.Model) -> bool:
 def find_init_checkpoint(task: Task, path: str) -> str | None:
     """Return the checkpoint that `init_checkpoint` names; None if there is none.
 
-    If it is a directory, all calls return the checkpoint that was the latest at the first one, or
-    the one that was chosen. A pretraining that is still running may save others while the parts of
-    the checkpoint are loaded one after the other.
+    If it is a directory, this is the checkpoint that the trainer chose when it last initialized the
+    model, or else the latest one. A pretraining that is still running may save others while the
+    parts of the checkpoint are loaded one after the other.
 
     Args:
         task: The task.
         path: The field `init_checkpoint` of the task config.
     """
-    if path not in _init_checkpoints.get(task, {}):
-        choose_init_checkpoint(task, path, warm_start.find_checkpoint(path))
-    return _init_checkpoints[task].get(path)
+    return _init_checkpoints.get(task, {}).get(path) or warm_start.find_checkpoint(path)
 
 
 def choose_init_checkpoint(task: Task, path: str, found: str | None) -> None:
-    """Let a task load the checkpoint `found`; see `find_init_checkpoint`."""
+    """Let a task load the checkpoint `found`, or for None any; see `find_init_checkpoint`."""
     _init_checkpoints[task] = {} if found is None else {path: found}
 
 
 def load_optimizer(
-    task: Task,
     config: config_definitions.TaskConfig,
     optimizer: keras.optimizers.Optimizer,
     model: keras.Model,
+    *,
+    task: Task | None = None,
 ) -> None:
-    """Load the optimizer state from `init_checkpoint`, if the task config requests it."""
+    """Load the optimizer state from `init_checkpoint`, if the task config requests it.
+
+    Args:
+        config: The task config.
+        optimizer: The optimizer.
+        model: The model.
+        task: The task, to load from the same checkpoint as its weights; see `find_init_checkpoint`.
+    """
     part = hyperparams.get_by_path(config, "init_checkpoint_optimizer", "none")
     if part != "none" and config.init_checkpoint:
+        path = config.init_checkpoint
+        found = (
+            warm_start.find_checkpoint(path) if task is None else find_init_checkpoint(task, path)
+        )
         warm_start.load_optimizer(
             optimizer,
             model,
-            find_init_checkpoint(task, config.init_checkpoint) or config.init_checkpoint,
+            found or path,
             modules=config.init_checkpoint_modules,
             strict=config.init_checkpoint_strict,
             with_counters=part == "all",

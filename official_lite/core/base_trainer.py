@@ -1,6 +1,7 @@
 """The trainer, which runs training and evaluation steps on all replicas."""
 
 import contextlib
+import contextvars
 import operator
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -48,6 +49,7 @@ __all__ = [
     "ExperimentConfig",
     "Trainer",
     "TrainerConfig",
+    "building_first",
     "get_runtime_options",
 ]
 
@@ -55,6 +57,11 @@ ExperimentConfig = config_definitions.ExperimentConfig
 TrainerConfig = config_definitions.TrainerConfig
 Metrics = list[keras.metrics.Metric]
 get_runtime_options = modes.get_runtime_options
+
+# The function that `building_first` was given.
+_build_first: contextvars.ContextVar[Callable[[Any], None] | None] = contextvars.ContextVar(
+    "build_first", default=None
+)
 
 
 @gin.configurable
@@ -471,7 +478,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self._choose_init_checkpoint()
         self.task.initialize(self.model)
         optimizer_factory.follow_weights(self.optimizer)
-        base_task.load_optimizer(self.task, self.config.task, self.optimizer, self.model)
+        base_task.load_optimizer(self.config.task, self.optimizer, self.model, task=self.task)
         if True not in self._task_metrics:
             # Training starts its averages at the loaded weights, but without training, the averages
             # of the checkpoint are the weights to evaluate.
@@ -484,17 +491,19 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         different weights if a running pretraining saves a checkpoint at this moment.
         """
         path = hyperparams.get_by_path(self.config.task, "init_checkpoint", "")
-        # A task with its own `initialize` may read a path that has another meaning.
-        if not path or type(self.task).initialize is not base_task.Task.initialize:
+        if not path:
             return
-        found = warm_start.find_checkpoint(path)
-        if True in self._task_metrics and tf.io.gfile.isdir(files.expand_home(path)):
-            name = os.path.basename(found or "")
-            exchange = predictor.create_exchange(self.strategy)
-            told = exchange([{"name": np.array([name.encode()], object)}])
-            # The chief is the first worker.
-            name = told[0]["name"][0].decode()
-            found = os.path.join(files.expand_home(path), name) if name else None
+        found = None
+        # In other directories, such as those that only the task can read, nothing is found.
+        if tf.io.gfile.isdir(files.expand_home(path)):
+            found = warm_start.find_checkpoint(path)
+            if True in self._task_metrics:
+                name = os.path.basename(found or "")
+                exchange = predictor.create_exchange(self.strategy)
+                told = exchange([{"name": np.array([name.encode()], object)}])
+                # The chief is the first worker.
+                name = told[0]["name"][0].decode()
+                found = os.path.join(files.expand_home(path), name) if name else None
         base_task.choose_init_checkpoint(self.task, path, found)
 
     def train_loop_begin(self) -> None:
@@ -910,6 +919,11 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         step_checks.require_losses(self.task, base_task.Task, name)
 
     def _build_model(self, train: bool) -> None:
+        build = _build_first.get()
+        if build is not None:
+            # The function may create trainers itself.
+            with building_first(None):
+                build(self.model)
         if train or self.evaluates:
             specs = self._replica_spec
             model_building.build_for_steps(
@@ -917,7 +931,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             )
             if train:
                 model_building.warn_of_wrong_gradients(self.model)
-        elif not model_building.has_variables(self.model):
+        elif build is None and not model_building.has_variables(self.model):
             spec = predictor.build_dataset(self.config, self.task, self._strategy).element_spec
             model_building.build_for_prediction(self.model, self.task, spec)
         if not train:
@@ -936,6 +950,25 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def _replica_spec(self, training: bool) -> nests.Nest:
         """Return the input specs of the task's training or validation step."""
         return self._executor.replica_spec(self.train_dataset if training else self.eval_dataset)
+
+
+@contextlib.contextmanager
+def building_first(build: Callable[[Any], None] | None) -> Iterator[None]:
+    """Enter a context in which a new trainer calls `build(model)` before it builds the model.
+
+    Use it to build the layers that others than the trainer call. The constructor of the trainer
+    calls the function, because its class may have to prepare the model, such as the choices of an
+    architecture search, before any step can be traced. A trainer that neither trains nor evaluates
+    then does not read the data of predictions, which may not exist.
+
+    Args:
+        build: A function that takes a model and builds layers of it; None for no function.
+    """
+    token = _build_first.set(build)
+    try:
+        yield
+    finally:
+        _build_first.reset(token)
 
 
 class _AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):

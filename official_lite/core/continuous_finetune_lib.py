@@ -79,7 +79,9 @@ def run_continuous_finetune(
     if cluster.is_server(params.runtime.distribution_strategy):
         cluster.serve()
         return {}
-    params, model_dir = parsing.expand_home(params), files.expand_home(model_dir)
+    # The config is compared with those of earlier runs, which recorded the contents of these files.
+    params = parsing.read_model_files(parsing.expand_home(params))
+    model_dir = files.expand_home(model_dir)
     _check_arguments(mode, params.task.init_checkpoint)
     preflight.check_run(
         params,

@@ -10,7 +10,7 @@ from absl import logging
 from official_lite import orbit
 from official_lite.checkpoint import directories
 from official_lite.common import keras_variables
-from official_lite.execution import execution_record, modes, repeatability
+from official_lite.execution import execution_record, executors, modes, repeatability
 from official_lite.execution.execution_record import ExecutionRecord
 from official_lite.modeling import distributed_gradients, embedding_lookups
 
@@ -97,7 +97,8 @@ def choose_execution(trainer: Any, num_steps: int, num_eval_steps: int = 0) -> E
         num_steps: The number of steps to train.
         num_eval_steps: The total number of steps of all evaluations during training.
     """
-    return _Tuner(trainer, num_steps, num_eval_steps).choose()
+    with executors.measuring():
+        return _Tuner(trainer, num_steps, num_eval_steps).choose()
 
 
 class _Tuner:

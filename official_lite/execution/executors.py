@@ -1,9 +1,10 @@
 """Executors, one for each way to run a step on all replicas, and the loops of such steps."""
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import keras
 import numpy as np
@@ -32,6 +33,7 @@ __all__ = [
     "create_eval_loop_fn",
     "create_train_loop_fn",
     "create_xla_loop",
+    "measuring",
     "run_and_count",
 ]
 
@@ -176,6 +178,9 @@ class XlaExecutor(GraphExecutor):
 
     mode: str = "xla"
 
+    # Not a context variable, because TensorFlow calls `_note_size` in threads of its own.
+    warns_of_sizes: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         self._sizes: set[bytes] = set()
         self._programs: dict[StepFn, StepFn] = {}
@@ -216,13 +221,23 @@ class XlaExecutor(GraphExecutor):
     def _note_size(self, shape: npt.NDArray[np.int32]) -> None:
         self._sizes.add(shape.tobytes())
         self.num_sizes = len(self._sizes)
-        if self.num_sizes == _MANY_SIZES:
+        if self.num_sizes == _MANY_SIZES and self.warns_of_sizes:
             terminal.warn_once(
-                "`runtime.execution` is xla, and the batches have had %d different sizes so far. "
+                "The execution mode is xla, and the batches have had %d different sizes so far. "
                 "XLA compiles a program for each of them. Pad the batches to one or a few sizes, "
                 "or use the execution mode `graph`.",
                 _MANY_SIZES,
             )
+
+
+@contextlib.contextmanager
+def measuring() -> Iterator[None]:
+    """Do not warn about many batch sizes in this context, whose steps only measure their speed."""
+    XlaExecutor.warns_of_sizes = False
+    try:
+        yield
+    finally:
+        XlaExecutor.warns_of_sizes = True
 
 
 def _split_train_step(step: TrainStep, metrics: Metrics) -> TrainStep:

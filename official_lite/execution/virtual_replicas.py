@@ -95,7 +95,8 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
             variables: list[keras.Variable] = []
             # The number of variables in each call of `apply_gradients`.
             sizes: list[int] = []
-            names: list[str] = []
+            # For each leaf of the logs, whether it is a number.
+            are_numbers: list[bool] = []
 
             def learn(shard: nests.Nest) -> tuple[list[Any], Mapping[str, Any]]:
                 collector = gradient_accumulator.GradientCollector(optimizer)
@@ -103,17 +104,24 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
                 pairs = list(itertools.chain.from_iterable(collector.updates))
                 variables[:] = [variable for _, variable in pairs]
                 sizes[:] = map(len, collector.updates)
-                names[:] = [name for name, value in logs.items() if _is_number(value)]
-                return [*(gradient for gradient, _ in pairs), *(logs[name] for name in names)], logs
+                leaves = tf.nest.flatten(logs)
+                are_numbers[:] = map(_is_number, leaves)
+                gradients = [gradient for gradient, _ in pairs]
+                return [*gradients, *itertools.compress(leaves, are_numbers)], logs
 
             sums, logs = self._run(learn, inputs, jit_compile=self.mode == "xla")
-            gradients, numbers = sums[: len(variables)], sums[len(variables) :]
+            gradients, numbers = sums[: len(variables)], iter(sums[len(variables) :])
             pairs = zip(gradients, variables, strict=True)
             for size in sizes:
                 update = list(itertools.islice(pairs, size))
                 optimizer.apply_gradients(update, skip_gradients_aggregation=True)
-            means = {name: x / self.count for name, x in zip(names, numbers, strict=True)}
-            return _merged(logs) | means
+            by_leaf = zip(*map(tf.nest.flatten, logs), strict=True)
+            leaves = [
+                next(numbers) / self.count if is_number else _merged(values)
+                for is_number, values in zip(are_numbers, by_leaf, strict=True)
+            ]
+            merged: Mapping[str, Any] = tf.nest.pack_sequence_as(logs[0], leaves)
+            return merged
 
         return train_step
 
@@ -515,14 +523,10 @@ def _is_number(value: Any) -> bool:
     return tf.is_tensor(value) and value.dtype.is_floating and value.shape.rank == 0
 
 
-def _merged(logs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge shard logs: concatenate dense tensors, and keep other values of the first shard."""
-
-    def merge(*values: Any) -> Any:
-        is_batch = isinstance(values[0], tf.Tensor) and values[0].shape.rank
-        return tf.concat(values, 0) if is_batch else values[0]
-
-    return dict(tf.nest.map_structure(merge, *logs))
+def _merged(values: Sequence[Any]) -> Any:
+    """Concatenate the values of all shards if they are dense tensors; else keep the first one."""
+    is_batch = isinstance(values[0], tf.Tensor) and values[0].shape.rank
+    return tf.concat(values, 0) if is_batch else values[0]
 
 
 def _in_turn(shards: Sequence[nests.Nest], num_local: int) -> tf.data.Dataset:

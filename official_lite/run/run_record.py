@@ -253,7 +253,8 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         if self._is_training:
             self._earlier = compatibility.read_run(self._model_dir)
         inputs = self._check_inputs()
-        if evaluated := [str(change) for change in changes if _changes_evaluations(change)]:
+        evaluated = [str(change) for change in changes if _changes_evaluations(change)]
+        if evaluated and flags.Mode(self._mode).evaluates:
             logging.warning(
                 "The validation data differ from those of the last start (%s), but the best "
                 "checkpoint and early stopping compare new evaluations with earlier ones. To find "

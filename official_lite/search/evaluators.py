@@ -88,19 +88,18 @@ class ExperimentEvaluator:
         for example in space.examples():
             epochs.resolve(self.trial_params(example))
 
-    def origin(self) -> dict[str, Any]:
-        """Return the fields and model files that must be equal for two studies to be comparable."""
-        return {**compatibility.flatten(self._params.as_dict()), **self._model_files()}
+    def origin(self) -> tuple[dict[str, Any], set[str]]:
+        """Return what must be equal for two studies to be comparable.
 
-    def optional_origin(self) -> set[str]:
-        """Return the names in `origin` that the record of an earlier version may lack."""
-        fields = compatibility.flatten(self._params.as_dict())
+        Returns:
+            A pair: the fields and the checksums of the model files, by name; and the names that the
+            record of an earlier version may lack.
+        """
+        fields = compatibility.by_task(compatibility.flatten(self._params.as_dict()))
         defaults = {path for path in fields if compatibility.is_default(self._params, path)}
-        return defaults | self._model_files().keys()
-
-    def _model_files(self) -> dict[str, str]:
         checksums = parsing.model_file_checksums(self._params)
-        return {f"{path}.sha256": checksum for path, checksum in checksums.items()}
+        model_files = {f"{path}.sha256": checksum for path, checksum in checksums.items()}
+        return {**fields, **model_files}, defaults | model_files.keys()
 
     def trial_params(self, tried: Mapping[str, Any]) -> cfg.ExperimentConfig:
         """Return the config of a trial with the values `tried`.

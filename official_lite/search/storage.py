@@ -123,9 +123,11 @@ def create_study(
     wanted = {**origin, "search.direction": config.directions, **measured}
     found = study.user_attrs.get(_ORIGIN)
     if found is not None:
-        # Studies of earlier versions recorded neither how the values are measured nor newer fields.
+        # Studies of earlier versions recorded neither how the values are measured nor newer fields,
+        # and the list of several tasks as a whole.
         new = {name: wanted[name] for name in optional_origin}
-        _check_origin({**new, **measured, **found}, wanted, study_dir, allow_config_change)
+        recorded = {**new, **measured, **compatibility.by_task(found)}
+        _check_origin(recorded, wanted, study_dir, allow_config_change)
     if found != wanted:
         # Later starts must match the config of this one, whose change was allowed.
         study.set_user_attr(_ORIGIN, wanted)
@@ -219,7 +221,8 @@ def _check_origin(
 
 
 def _is_incidental(path: str) -> bool:
-    return path.startswith(_INCIDENTAL) and compatibility.is_harmless(path)
+    is_known = compatibility.without_routine(path).startswith(_INCIDENTAL)
+    return is_known and compatibility.is_harmless(path)
 
 
 def _open_storage(config: search_config.SearchConfig, study_dir: str) -> storages.BaseStorage:

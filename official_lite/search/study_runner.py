@@ -48,12 +48,13 @@ def run_search(
     experiment = ExperimentEvaluator(params, allow_config_change=allow_config_change)
     experiment.check(Space(config.space))
     evaluator = evaluators.evaluator_of(config, params) if config.evaluator else experiment
+    origin, optional_origin = experiment.origin()
     return run_study(
         evaluator,
         config,
         study_dir,
-        origin=experiment.origin(),
-        optional_origin=experiment.optional_origin(),
+        origin=origin,
+        optional_origin=optional_origin,
         allow_config_change=allow_config_change,
     )
 

@@ -168,15 +168,15 @@ def read_checkpoint(
 
     Raises:
         errors.CheckpointError: The files are damaged, lack a variable, contain one with another
-            shape, or do not exist any more.
+            shape, or no longer exist.
     """
     damage = commit.find_damage(prefix)
     if damage is not None:
         raise errors.CheckpointError(f"{prefix} is damaged: {damage}. Use another checkpoint.")
     if not files.exists(f"{prefix}.index"):
         raise errors.CheckpointError(
-            f"{prefix} does not exist any more; probably a running training has removed it. Use a "
-            "later checkpoint, or train with a larger `trainer.max_to_keep`."
+            f"{prefix} no longer exists; a training run that is still in progress probably removed "
+            "it. Use a later checkpoint, or train with a larger `trainer.max_to_keep`."
         )
     try:
         fallback.restore(checkpoint, prefix, optional=optional, is_partial=True)

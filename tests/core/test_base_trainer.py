@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.core import base_trainer
+from official_lite.core import base_task, base_trainer, predictor
 from official_lite.modeling import distributed_gradients
 from official_lite.modeling.optimization import adamw
 from tests import rounding
@@ -286,4 +286,61 @@ def test_weights_and_optimizer_state_come_from_one_checkpoint_of_a_running_pretr
     trainer = make_trainer(params, task_cls=Slow, evaluate=False)
     trainer.initialize()
     assert int(source.optimizer.iterations.numpy()) == 5
+    assert int(trainer.optimizer.iterations.numpy()) == 3
+
+
+class LoadsMore(LineTask):
+    """A task that extends the default `initialize`."""
+
+    def initialize(self, model: keras.Model) -> None:
+        super().initialize(model)
+
+
+def test_each_initialization_loads_the_checkpoint_that_is_then_the_latest(
+    experiment, make_trainer, tmp_path
+) -> None:
+    params = experiment(task={"init_checkpoint": str(tmp_path)})
+    source = make_trainer(experiment(), evaluate=False)
+    trainer = make_trainer(params, task_cls=LoadsMore, evaluate=False)
+    direct = LoadsMore(params.task)
+
+    def check_that_the_latest_is_loaded() -> None:
+        source.checkpoint.save(str(tmp_path / "ckpt"))
+        for initialize in (trainer.initialize, lambda: direct.initialize(trainer.model)):
+            trainer.model.dense.kernel.assign(tf.zeros_like(trainer.model.dense.kernel))
+            initialize()
+            np.testing.assert_array_equal(trainer.model.dense.kernel, source.model.dense.kernel)
+
+    check_that_the_latest_is_loaded()
+    source.train(tf.constant(1))
+    check_that_the_latest_is_loaded()
+
+
+def test_workers_load_the_checkpoint_of_the_chief_if_the_task_extends_initialize(
+    experiment, make_trainer, tmp_path, monkeypatch
+) -> None:
+    source = make_trainer(experiment(), evaluate=False)
+    source.train(tf.constant(1))
+    source.checkpoint.save(str(tmp_path / "ckpt"))
+    of_chief = source.model.dense.kernel.numpy()
+    source.train(tf.constant(1))
+    source.checkpoint.save(str(tmp_path / "ckpt"))
+    # The chief looked before the second checkpoint was saved.
+    told = [{"name": np.array([b"ckpt-1"], object)}]
+    monkeypatch.setattr(predictor, "create_exchange", lambda strategy: lambda parts: told)
+    params = experiment(task={"init_checkpoint": str(tmp_path)})
+    trainer = make_trainer(params, task_cls=LoadsMore, evaluate=False)
+    trainer.initialize()
+    np.testing.assert_array_equal(trainer.model.dense.kernel, of_chief)
+
+
+def test_optimizer_state_can_be_loaded_without_naming_the_task(
+    experiment, make_trainer, tmp_path
+) -> None:
+    source = make_trainer(experiment(), evaluate=False)
+    source.train(tf.constant(3))
+    source.checkpoint.save(str(tmp_path / "ckpt"))
+    init = {"init_checkpoint": str(tmp_path), "init_checkpoint_optimizer": "all"}
+    trainer = make_trainer(experiment(task=init), evaluate=False)
+    base_task.load_optimizer(trainer.config.task, trainer.optimizer, trainer.model)
     assert int(trainer.optimizer.iterations.numpy()) == 3

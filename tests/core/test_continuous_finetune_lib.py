@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from official_lite import nas
 from official_lite.common import errors, preemption
 from official_lite.core import config_definitions as cfg
 from official_lite.core import continuous_finetune_lib as lib
 from official_lite.core import exp_factory, task_factory, train_lib
 from official_lite.run import runtime
-from official_lite.utils.testing import mock_task  # noqa: F401  (registers `mock`)
+from official_lite.utils.testing import mock_task
 from tests import waiting
 
 Pretrain = Callable[[int], pathlib.Path]
@@ -258,6 +259,29 @@ def test_job_with_another_config_or_pretraining_directory_does_not_count_earlier
         _run(other, job)
     logs = _run(other, job, run_post_eval=True, allow_config_change=True)
     assert logs["validation_loss"] == _loss(job, 1)
+
+
+class ArchConfig(nas.ArchTaskConfig):
+    """The config class that selects `ArchTask` in the registry."""
+
+
+@task_factory.register_task_cls(ArchConfig)
+class ArchTask(mock_task.MockTask):
+    """A task whose config names an architecture."""
+
+
+def test_restarted_job_with_an_architecture_file_counts_its_earlier_runs_as_done(
+    params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
+) -> None:
+    pretrained, job, arch = pretrain(1), tmp_path / "job", tmp_path / "arch.json"
+    arch.write_text('{"operation": "first"}')
+    params.task = ArchConfig(arch=str(arch), init_checkpoint=str(pretrained))
+    _run(params, job)
+    logs = _run(params, job, run_post_eval=True)
+    assert logs["validation_loss"] == _loss(job, 1)
+    arch.write_text('{"operation": "second"}')
+    with pytest.raises(errors.ConfigValueError, match=r"arch\.operation: first -> second"):
+        _run(params, job)
 
 
 def test_continuous_finetuning_and_run_experiment_raise_for_phases_that_they_would_ignore(

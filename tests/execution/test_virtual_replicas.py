@@ -267,14 +267,32 @@ class NestedLogsTask(elastic_experiment.ElasticTask):
 
     def train_step(self, inputs: Any, model: Any, optimizer: Any, metrics: Any = None) -> Any:
         logs = super().train_step(inputs, model, optimizer, metrics)
-        return {**logs, "groups": {"labels": inputs[1], "largest": tf.reduce_max(inputs[1])}}
+        return {**logs, "groups": {"labels": inputs[1], "loss": logs[self.loss]}}
 
 
-def test_training_step_may_return_nested_logs_with_virtual_replicas() -> None:
+class NestedLogsHook(orbit.GraphHook):
+    """A graph hook that keeps the last loss at the top and in the group, and counts the labels."""
+
+    def __init__(self) -> None:
+        self.losses = tf.Variable([0.0, 0.0])
+        self.num_labels = tf.Variable(0)
+
+    def call(self, logs: Any) -> None:
+        groups = logs["groups"]
+        self.losses.assign([logs["loss"], groups["loss"]])
+        self.num_labels.assign_add(tf.shape(groups["labels"])[0])
+
+
+def test_nested_logs_of_virtual_replicas_are_merged_like_those_at_the_top() -> None:
     params = exp_factory.get_exp_config("tests/elastic")
     trainer = _create_trainer(params, NestedLogsTask(params.task), evaluate=False)
+    hook = NestedLogsHook()
+    trainer.set_graph_hooks([hook])
     trainer.train(tf.constant(1))
-    assert trainer.global_step.numpy() == 1
+    at_the_top, nested = hook.losses.numpy()
+    assert at_the_top == nested > 0
+    # Two micro-batches of 12 examples, each on four virtual replicas.
+    assert hook.num_labels.numpy() == 24
 
 
 def test_virtual_replicas_that_read_the_same_examples_log_a_warning(

@@ -4,6 +4,7 @@ import logging as python_logging
 import os
 import pathlib
 import re
+import sys
 
 import gin
 import pytest
@@ -229,49 +230,61 @@ def test_previous_config_is_saved_when_a_config_change_is_allowed(tmp_path: path
     assert _read(tmp_path / "run.json")["config_changes"] == ["runtime.seed: 1 -> 2"]
 
 
-def test_changed_config_replaces_the_recorded_one_only_when_a_checkpoint_is_saved(
-    tmp_path: pathlib.Path,
+def test_changed_config_and_command_replace_the_recorded_ones_only_when_a_checkpoint_is_saved(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model_dir, path = str(tmp_path), tmp_path / "params.yaml"
     first, other = _params(), _params()
     other.runtime.seed = 1
+    of_first, of_other = (["train.py", f"--experiment={name}"] for name in ("first", "other"))
+    monkeypatch.setattr(sys, "argv", of_first)
     with run_record.RunRecord(first, "train", model_dir):
         (tmp_path / "ckpt-3.index").touch()
     recorded = path.read_text()
+    monkeypatch.setattr(sys, "argv", of_other)
     record = run_record.RunRecord(other, "train", model_dir, allow_config_change=True)
     with pytest.raises(errors.CheckpointError), record:
         raise errors.CheckpointError("The checkpoint does not match.")
     assert path.read_text() == recorded
     checksum = chain.read(model_dir)[-1].entries["params_sha256"]
     assert checksum == run_record.params_sha256(recorded)
+    assert _read(tmp_path / "run.json")["argv"] == of_first
+    monkeypatch.setattr(sys, "argv", of_first)
     assert compatibility.check(first, model_dir) == []
     with pytest.raises(errors.ConfigValueError, match=r"runtime\.seed: 0 -> 1"):
         compatibility.check(other, model_dir)
+    monkeypatch.setattr(sys, "argv", of_other)
     record = run_record.RunRecord(other, "train", model_dir, allow_config_change=True)
     with contextlib.suppress(errors.CheckpointError), record:
         record.seal()
         raise errors.CheckpointError("The disk is full.")
     assert compatibility.check(other, model_dir) == []
+    assert _read(tmp_path / "run.json")["argv"] == of_other
     assert (tmp_path / "params.1.yaml").read_text() == recorded
 
 
 @pytest.mark.parametrize(
-    ("overrides", "warns"),
+    ("mode", "overrides", "warns"),
     [
-        ({"trainer": {"validation_steps": 5}}, True),
-        ({"task": {"validation_data": {"input_path": "elsewhere"}}}, True),
-        ({"task": {"validation_data": {"prefetch_buffer_size": 3}}}, False),
-        ({"trainer": {"validation_interval": 5}}, False),
+        ("train_and_eval", {"trainer": {"validation_steps": 5}}, True),
+        ("train_and_eval", {"task": {"validation_data": {"input_path": "elsewhere"}}}, True),
+        ("train_and_eval", {"task": {"validation_data": {"prefetch_buffer_size": 3}}}, False),
+        ("train_and_eval", {"trainer": {"validation_interval": 5}}, False),
+        ("train", {"trainer": {"validation_steps": 5}}, False),
     ],
 )
 def test_warning_tells_that_evaluations_on_other_data_are_compared_with_earlier_ones(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, overrides: dict, warns: bool
+    tmp_path: pathlib.Path,
+    caplog: pytest.LogCaptureFixture,
+    mode: str,
+    overrides: dict,
+    warns: bool,
 ) -> None:
     params = _params()
-    with run_record.RunRecord(params, "train_and_eval", str(tmp_path)):
+    with run_record.RunRecord(params, mode, str(tmp_path)):
         (tmp_path / "ckpt-3.index").touch()
     params.override(overrides)
-    with run_record.RunRecord(params, "train_and_eval", str(tmp_path)):
+    with run_record.RunRecord(params, mode, str(tmp_path)):
         pass
     assert ("compare new evaluations with earlier ones" in caplog.text) == warns
 

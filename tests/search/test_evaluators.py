@@ -13,11 +13,12 @@ import tensorflow as tf
 from experiments.vision.digits import configs
 from official_lite import nas, pipeline, search
 from official_lite.common import errors
-from official_lite.config import epochs
+from official_lite.config import compatibility, epochs
 from official_lite.core import base_task
 from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays
 from official_lite.modeling.hyperparams import yaml_io
+from official_lite.modeling.multitask import configs as multitask_configs
 from official_lite.run import runtime
 from official_lite.search import evaluators, storage
 from official_lite.search.search_config import Space
@@ -231,6 +232,41 @@ def test_study_accepts_incidental_changes_and_fields_that_did_not_exist_when_it_
     _search_numbers(tmp_path, train_steps=10, max_to_keep=2)
     with pytest.raises(errors.ConfigValueError, match=r"trainer\.validation_steps: -1 -> 3"):
         _search_numbers(tmp_path, train_steps=10, validation_steps=3)
+
+
+def _search_one_of_several_tasks(tmp_path, **train_data: Any) -> tuple[Any, Any]:
+    """Run a study of an experiment with several tasks; return the study and the config."""
+    routine = multitask_configs.TaskRoutine(
+        task_name="numbers", task_config=NumberConfig(train_data=cfg.DataConfig(**train_data))
+    )
+    params = multitask_configs.MultiTaskExperimentConfig(
+        task=multitask_configs.MultiTaskConfig(task_routines=(routine,))
+    )
+    origin, optional_origin = evaluators.ExperimentEvaluator(params).origin()
+    study = search.run_study(
+        toys.parabola,
+        toys.config(num_trials=1),
+        str(tmp_path),
+        origin=origin,
+        optional_origin=optional_origin,
+    )
+    return study, params
+
+
+def test_study_of_several_tasks_accepts_incidental_changes_and_newer_fields_of_a_task(
+    tmp_path,
+) -> None:
+    study, params = _search_one_of_several_tasks(tmp_path)
+    recorded = study.user_attrs[storage._ORIGIN]
+    # Earlier versions recorded the list of tasks as a whole. This one lacked a field.
+    (routine,) = compatibility.flatten(params.as_dict())["task.task_routines"]
+    del routine["task_config"]["train_data"]["shuffle_buffer_size"]
+    older = {name: recorded[name] for name in recorded if "task_routines[" not in name}
+    study.set_user_attr(storage._ORIGIN, {**older, "task.task_routines": [routine]})
+    for _ in range(2):
+        _search_one_of_several_tasks(tmp_path, prefetch_buffer_size=3)
+    with pytest.raises(errors.ConfigValueError, match=r"shuffle_buffer_size: 100 -> 7"):
+        _search_one_of_several_tasks(tmp_path, shuffle_buffer_size=7)
 
 
 def test_study_whose_config_change_was_allowed_resumes_with_the_new_config_only(tmp_path) -> None:

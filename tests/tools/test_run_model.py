@@ -133,5 +133,5 @@ def test_arguments_of_a_sequential_model_are_left_as_they_are() -> None:
 
 
 def test_error_for_a_checkpoint_that_has_been_removed_says_so(tmp_path):
-    with pytest.raises(errors.CheckpointError, match="ckpt-2 does not exist any more"):
+    with pytest.raises(errors.CheckpointError, match="ckpt-2 no longer exists"):
         run_model.read_checkpoint(tf.train.Checkpoint(), str(tmp_path / "ckpt-2"))

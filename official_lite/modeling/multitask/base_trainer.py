@@ -242,14 +242,22 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
 
     def _training_logs(self, groups: Mapping[str, step_metrics.MetricGroup]) -> dict[str, Any]:
         """Return losses and metrics; omit tasks that ran no step in this interval."""
-        logs: dict[str, Any] = groups[_SHARED].results() | {
+        logs: dict[str, Any] = {
             name: groups[name].results()
             for name, loss in self.training_losses.items()
             if float(tf.convert_to_tensor(loss.count)) > 0
         }
         # Add `training_loss` at the top level, as in the logs of a single task. Code that supports
         # both kinds of runs, such as the recovery from divergence, reads this entry.
-        return logs | {"training_loss": self.train_loss.result()}
+        logs["training_loss"] = self.train_loss.result()
+        shared = groups[_SHARED].results()
+        if repeated := sorted(shared.keys() & logs.keys()):
+            raise errors.ConfigValueError(
+                f"A metric that belongs to the models of several tasks reports a value named "
+                f"`{repeated[0]}`, which is also the name of a task or of a loss, so one of the "
+                "two would be lost. Use a different name for the metric."
+            )
+        return shared | logs
 
     @user_code.not_converted
     def _checked_step(

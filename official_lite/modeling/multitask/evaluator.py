@@ -37,7 +37,7 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
     Args:
         eval_tasks: The tasks; each is identified by its `name`.
         model: The models of the tasks, or one Keras model for all of them.
-        global_step: The step counter of the training run, if the same process trains.
+        global_step: The step counter of the trainer, if there is one.
         eval_steps: The number of batches in an evaluation of a task, by task name. For None or a
             missing task, the number passed to `evaluate` is used.
         checkpoint_exporter: An object whose `maybe_export_checkpoint` is called after every
@@ -47,9 +47,9 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         evaluator_options: How the evaluation loops are executed.
         init_fn: A function that loads weights if there is no checkpoint. The model's `initialize`
             is called in any case.
-        checkpoint: The training checkpoint, if the same process trains. It is saved as the best
+        checkpoint: The checkpoint of the trainer, if there is one. It is saved as the best
             checkpoint, so that training can resume from it.
-        freeze: The field `trainer.freeze`, if no training in the same process has frozen the model.
+        freeze: The field `trainer.freeze`, if there is no trainer, which would freeze the model.
             The optimizer keeps averages only of weights that are not frozen.
         virtual_replicas: The field `trainer.virtual_replicas`.
         multi_task: The tasks of the training run, if `eval_tasks` are the same. Their state is then
@@ -91,7 +91,7 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
                 self._global_step,
                 evaluator_options or orbit.StandardEvaluatorOptions(),
                 virtual_replicas,
-                # If the same process trains, the training has built all layers that it calls.
+                # If there is a trainer, it has built all layers that training calls.
                 None if checkpoint else optimizer,
             )
             for task in self._tasks

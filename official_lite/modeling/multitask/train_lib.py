@@ -20,7 +20,6 @@ from official_lite.core import (
     actions,
     base_task,
     best_checkpoint,
-    model_building,
     step_checks,
     task_factory,
     train_data,
@@ -57,11 +56,11 @@ ActionsFactory = Callable[..., Sequence[orbit.Action]]
 class MultiTaskRunner(core_lib.OrbitExperimentRunner):
     """Experiment runner with an evaluator that is separate from the trainer.
 
-    In a mode that does not train, the evaluator takes the place of the trainer, because it also has
-    a checkpoint, a step, a model and an optimizer.
+    If there is no trainer, the evaluator takes its place, because it also has a checkpoint, a step,
+    a model and an optimizer.
 
     Args:
-        trainer: The trainer; None if the evaluator takes its place.
+        trainer: The trainer, which need not train; None if the evaluator takes its place.
         evaluator: The evaluator; None if nothing is evaluated.
         train_actions_factory: Builds the training actions, instead of the usual ones.
         eval_actions_factory: Builds the evaluation actions, instead of the usual ones.
@@ -497,23 +496,12 @@ def _create_trainer(
     Without training, the trainer provides the checkpoint, which contains the same objects as that
     of the training.
     """
-    model = trainer_factory.build_model(task)
-    optimizer = trainer_factory.create_optimizer(task, params)
-    # A custom trainer may have to prepare the model before any step can be traced.
-    if trainer_factory.get_trainer_cls(params) is core_trainer.Trainer:
+
+    def build(model: keras.Model) -> None:
         evaluator.build_models(eval_tasks, model, params.trainer.virtual_replicas)
-        data = getattr(params.task, "train_data", None)
-        if not trains and data is not None:
-            distribute = orbit.utils.make_distributed_dataset
-            model_building.build_for_training(
-                model,
-                task,
-                lambda: distribute(None, task.build_inputs, data).element_spec,
-                optimizer,
-            )
-    return trainer_factory.create_trainer(
-        params, task, train=trains, evaluate=False, model=model, optimizer=optimizer
-    )
+
+    with core_trainer.building_first(build):
+        return trainer_factory.create_trainer(params, task, train=trains, evaluate=False)
 
 
 def _evaluates(mode: str, run_post_eval: bool) -> bool:

@@ -114,7 +114,8 @@ class KerasCallback(Hook):
       report, the results of the evaluation within the epoch, and the callback's own state: its
       attributes that are numbers, strings, arrays, or lists and dictionaries of them, if they
       changed since `on_train_begin`. Arguments of Keras' own classes are taken from the config. A
-      callback of another class or with another `monitor` than the saved one starts anew.
+      callback of another class or with another `monitor` than the saved one starts anew, in the
+      current epoch of the run.
 
     Args:
         callback: A callback, the name of a class in `keras.callbacks`, or `module:Class`.
@@ -280,7 +281,8 @@ class KerasCallback(Hook):
                 _described(own),
                 _described(saved),
             )
-            state = {"epoch": 0}
+            # The number of the epoch and its first step belong to the run, not to the callback.
+            state = {name: state[name] for name in ("epoch", "first_step") if name in state}
         self._epoch, self._first_step = state["epoch"], state.get("first_step")
         self._has_stopped = state.get("stopped", False)
         self._earlier_logs = state.get("train_logs", {})

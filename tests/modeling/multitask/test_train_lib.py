@@ -13,7 +13,13 @@ import tensorflow as tf
 from official_lite import orbit
 from official_lite.checkpoint import model_state
 from official_lite.common import errors
-from official_lite.core import base_task, continuous_finetune_lib, task_factory
+from official_lite.core import (
+    base_task,
+    base_trainer,
+    continuous_finetune_lib,
+    task_factory,
+    trainer_factory,
+)
 from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays
 from official_lite.modeling import hyperparams
@@ -648,6 +654,51 @@ def test_models_with_heads_that_only_evaluations_call_can_be_trained(
     model, logs = _run_multi_eval(params, "train_and_eval", tmp_path / "one", run_post_eval=True)
     weight = float(model.shared.kernel.numpy()[0, 0])
     rounding.assert_close(logs["bar"]["validation_loss"], (3 - weight) ** 2, roundings=6)
+
+
+@trainer_factory.register_trainer_cls("multi_eval_test")
+class OwnTrainer(base_trainer.Trainer):
+    """A trainer of another class, which prepares the model before its steps can be traced."""
+
+    def __init__(self, config: Any, task: Any, model: Any, *args: Any, **kwargs: Any) -> None:
+        model.is_prepared = True
+        super().__init__(config, task, model, *args, **kwargs)
+
+
+class PreparedModel(JudgeModel):
+    def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
+        assert self.is_prepared
+        return super().call(x, training)
+
+
+class SpareModel(PullModel):
+    """A model with a layer that it never calls."""
+
+    def __init__(self, shared: keras.layers.Layer) -> None:
+        super().__init__(shared)
+        self.spare = keras.layers.Dense(1)
+
+
+@pytest.mark.filterwarnings("ignore:.*looks like it has unbuilt state")
+@pytest.mark.parametrize(
+    ("trainer", "model_cls", "num_weights"),
+    [("multi_eval_test", PreparedModel, 1 + 2), (None, SpareModel, 1)],
+)
+def test_any_trainer_class_evaluates_other_tasks_without_validation_data_of_its_own_task(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trainer: str | None,
+    model_cls: Any,
+    num_weights: int,
+) -> None:
+    monkeypatch.setattr(PullTask, "build_model", lambda self: model_cls(shared_layer()))
+    params = _multi_eval_experiment(name=trainer)
+    params.task.validation_data = None
+    model, logs = _run_multi_eval(params, "train_and_eval", tmp_path, run_post_eval=True)
+    assert len(model.weights) == num_weights
+    _, again = _run_multi_eval(params, "eval", tmp_path, run_post_eval=True)
+    for name in ("foo", "bar"):
+        assert float(again[name]["validation_loss"]) == float(logs[name]["validation_loss"])
 
 
 def test_evaluation_of_several_tasks_without_a_checkpoint_raises(

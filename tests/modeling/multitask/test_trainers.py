@@ -291,6 +291,19 @@ def test_metric_of_one_compiled_model_for_all_tasks_is_reported_once_over_all_ex
     assert float(again["mae"]) in (1.0, 2.0)
 
 
+@pytest.mark.parametrize("name", ["foo", "training_loss"])
+def test_metric_of_one_model_for_all_tasks_that_is_named_like_a_task_or_loss_is_refused(
+    make_trainer: Callable[..., Any], tasks: Any, name: str
+) -> None:
+    for key, task in tasks.items():
+        tasks[key] = CompiledPull(task.task_config, name=key)
+    model = PullModel(shared_layer())
+    model.compile(loss="mse", metrics=[keras.metrics.MeanAbsoluteError(name=name)])
+    trainer = make_trainer("interleaving", model=model)
+    with pytest.raises(errors.ConfigValueError, match=f"a value named `{name}`"):
+        _train(trainer, 10)
+
+
 def test_training_of_several_tasks_warns_once_of_a_layer_whose_gradients_are_wrong(
     make_trainer: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,

@@ -627,7 +627,12 @@ def test_stopped_run_continues_if_the_patience_of_keras_early_stopping_is_increa
 
 def test_run_trains_on_if_the_callback_that_stopped_it_is_removed_and_others_follow_it(start):
     # The remaining callback moves to the position of the removed one.
-    assert [start(_early_stopping(), Events()), start(Events())] == [6, 12]
+    before, after = Events(), Events()
+    assert [start(_early_stopping(), before), start(after)] == [6, 12]
+    # The number of the epoch belongs to the run, so it does not start at 0 again.
+    ended = [event for event in before.events if event.startswith("epoch_end")]
+    begun = [event for event in after.events if event.startswith("epoch_begin")]
+    assert (ended[-1], begun[0]) == ("epoch_end 2", "epoch_begin 3")
 
 
 def test_callback_that_monitors_another_metric_than_before_starts_anew_with_a_warning(
