@@ -217,7 +217,8 @@ class Controller:
         self._hooks = HookList(hooks, steps_per_epoch)
         self._hooks.attach(self, trainer)
         if checkpoint_manager is not None:
-            self._hooks.save_in(checkpoint_manager.checkpoint, trainer)
+            with_attributes = trainer is not None
+            self._hooks.save_in(checkpoint_manager.checkpoint, with_attributes=with_attributes)
             if restore:
                 self.restore_checkpoint()
         self._iter = self.step

@@ -521,20 +521,18 @@ class HookList:
         """Call the method named `event` of every hook."""
         _dispatch(self._hooks, event, *args)
 
-    def save_in(
-        self, checkpoint: tf.train.Checkpoint, trainer: runner.AbstractTrainer | None = None
-    ) -> None:
+    def save_in(self, checkpoint: tf.train.Checkpoint, *, with_attributes: bool) -> None:
         """Add the hooks to a checkpoint, if any has a state or overrides `after_restore`.
 
         Args:
             checkpoint: The checkpoint.
-            trainer: The trainer. With a trainer, the checkpoint also contains the stateful
-                attributes of hooks, and of the callbacks that they run.
+            with_attributes: Whether to also add the stateful attributes of hooks, and of the
+                callbacks that they run.
 
         Raises:
             errors.ConfigValueError: Two hooks have the same name.
         """
-        if trainer is not None:
+        if with_attributes:
             self._save_attributes_in(checkpoint)
         methods = ("state_dict", "after_restore")
         if any(_overrides(hook, method) for hook in self._hooks for method in methods):
