@@ -49,7 +49,11 @@ _NAMES = [
     ("tensorflow:Operation", "_add_control_input", "the step guard"),
     ("keras.src.losses.loss", "scale_loss_for_distribution", "the mean of a loss over replicas"),
     ("keras.src.losses.loss", "unscale_loss_for_distribution", "the mean of a loss over replicas"),
-    ("keras.src.backend.common.stateless_scope", "in_stateless_scope", "lookups and remat"),
+    (
+        "keras.src.backend.common.stateless_scope",
+        "in_stateless_scope",
+        "lookups, remat, statistics",
+    ),
     ("keras.src.backend.common.global_state", "set_global_attribute", "the names of a run"),
     (
         "tensorflow.python.ops.control_flow_util",
@@ -119,6 +123,7 @@ _IMPORTS = {
     "modeling/embedding_lookups.py": {"keras.src.backend.common"},
     "modeling/remat.py": {"keras.src.backend.common", "tensorflow.python.ops"},
     "modeling/replica_state.py": {"keras.src.backend.common", "tensorflow.python.ops"},
+    "orbit/hooks/batch_norm_statistics.py": {"keras.src.backend.common"},
 }
 
 

@@ -111,7 +111,7 @@ def _parts(ctx: Any, build: Any, recalibration_steps: int) -> Any:
             "--recalibration_steps supports only experiments with one task. Omit it to average the "
             "moving statistics of batch normalization."
         )
-    parts = _MultiTaskParts(ctx.task, ctx.model, ctx.optimizer)
+    parts: Any = _MultiTaskParts(ctx.task, ctx.model, ctx.optimizer)
     checkpoint_state.add_attributes(parts.checkpoint, parts, trains=False)
     return parts
 

@@ -21,7 +21,7 @@ __all__ = [
 TRAINER_TYPES = ("interleaving", "joint")
 
 # Trainer fields that multi-task experiments do not support, with the value that disables each.
-_ONE_TASK_ONLY = {
+_ONE_TASK_ONLY: dict[str, object] = {
     "name": None,
     "overfit_batches": 0,
     "virtual_replicas": 0,
