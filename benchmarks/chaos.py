@@ -59,10 +59,13 @@ class Kill:
     Attributes:
         step: The kill waits for a record of this or a later step; with 0, for the start of the
             processes.
-        seconds: The time between that event and the kill.
+        next_step: The kill happens at the latest when a record of this or a later step appears,
+            because the run may be faster than the one by which `seconds` was drawn.
+        seconds: The time between the event of `step` and the kill.
     """
 
     step: int
+    next_step: int
     seconds: float
 
 
@@ -102,7 +105,10 @@ class Training:
             stack.callback(_kill, processes)
             while any(process.poll() is None for process in processes):
                 now = time.time()
-                if kill and not kill_at and last_step(self.model_dir, started) >= kill.step:
+                step = last_step(self.model_dir, started) if kill else 0
+                if kill and step >= kill.next_step:
+                    kill_at = now
+                elif kill and not kill_at and step >= kill.step:
                     kill_at = now + kill.seconds
                 if kill_at and now >= kill_at:
                     if self.kills_one:
@@ -176,7 +182,7 @@ def _have_noticed(processes: Sequence[subprocess.Popen[bytes]]) -> bool:
 def last_step(model_dir: pathlib.Path, since: float) -> int:
     """Return the step of the last record; 0 if it was not written after the time `since`."""
     path = model_dir / "metrics.json"
-    # The text after the last line break is still being written.
+    # Skip the text after the last line break, because it is still being written.
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     last = json.loads(lines[-1]) if lines else {"wall_time": since}
     return int(last["step"]) if last["wall_time"] > since else 0
@@ -374,8 +380,8 @@ def _draw_kill(times: Sequence[tuple[int, float]], moments: random.Random) -> Ki
     """Draw a step, and then a moment between the last record before it and the next record."""
     drawn = moments.uniform(0, times[-1][0])
     pairs = itertools.pairwise(times)
-    (step, begin), (_, end) = next(pair for pair in pairs if pair[1][0] >= drawn)
-    return Kill(step, moments.uniform(0, end - begin) + (0 if step else begin))
+    (step, begin), (next_step, end) = next(pair for pair in pairs if pair[1][0] >= drawn)
+    return Kill(step, next_step, moments.uniform(0, end - begin) + (0 if step else begin))
 
 
 def _run_killed(

@@ -104,7 +104,7 @@ def _read_arrow(path: pathlib.Path, batch_size: int) -> Iterable[Any]:
 def _read_csv(path: pathlib.Path, batch_size: int) -> Iterable[Any]:
     from pyarrow import csv
 
-    # This reader limits batches by bytes, by default to about 1 MiB.
+    # Ignore `batch_size`: this reader limits batches by bytes, by default to about 1 MiB.
     del batch_size
     return csv.open_csv(path)
 
@@ -118,7 +118,7 @@ def _read_hugging_face(path: pathlib.Path, batch_size: int) -> Iterable[Any]:
 def _read_array_record(path: pathlib.Path, batch_size: int) -> Iterable[Any]:
     from array_record.python import array_record_data_source
 
-    # Grain reads batches of records in this way.
+    # Read batches of records in the same way as Grain.
     with array_record_data_source.ArrayRecordDataSource(str(path)) as records:
         for begin in range(0, len(records), batch_size):
             end = min(begin + batch_size, len(records))

@@ -19,7 +19,7 @@ REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
     OWN: (),
     # The image libraries must have matching versions; scikit-learn provides the digits.
     "tfm": ("tf-models-official==2.20.0", "tensorflow==2.20.*", "scikit-learn>=1.5"),
-    # Keras has the version that `OWN` was measured with, here on the JAX backend.
+    # The same Keras version as in `OWN`, but on the JAX backend.
     "jax": ("jax==0.10.2", "keras==3.15.1"),
     "torch": ("torch==2.13.0", "lightning==2.6.6", "protobuf>=5"),
     # RecBole uses `np.float`, which NumPy 1.24 removed. The other versions match NumPy 1.23.
@@ -68,7 +68,7 @@ def find_python(
         [python, "-m", "pip", "install", "--quiet", *REQUIREMENTS[name]],
         check=True,
     )
-    # Written last, so an interrupted installation is repeated.
+    # Write this file last, so that an interrupted installation is repeated.
     done.write_text(wanted)
     return str(python)
 

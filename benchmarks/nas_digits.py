@@ -17,7 +17,7 @@ TRAINERS = ("darts", "darts_second_order", "gumbel", "proxyless", "enas", "spos"
 
 
 def tau_of(trainer: Any) -> float:
-    """Return Kendall's tau between the ranking by shared weights and that of the table."""
+    """Return Kendall's tau between the rankings by shared weights and by the table."""
     alone = {name: float(np.mean(values)) for name, values in table.accuracies().items()}
     ranking = trainer.rank()
     return table.kendall_tau(

@@ -22,7 +22,8 @@ STEPS = 2000
 STEPS_PER_LOOP = 1000
 # The interval in steps of rarely run hooks and of reports.
 INTERVAL = 100
-# So many steps take several seconds, which is needed because goodput is recorded every second.
+# This number of steps takes several seconds, which is needed because goodput is recorded only once
+# per second.
 GOODPUT_STEPS = 20_000
 
 

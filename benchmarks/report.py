@@ -17,7 +17,7 @@ __all__ = ["Report", "Table", "add_arguments", "command_line", "render"]
 
 RESULTS_DIR = pathlib.Path(__file__).parent / "results"
 
-# The order of the sections and their titles.
+# The titles of the sections, in display order.
 TITLES: Mapping[str, str] = {
     "steps": "Steps",
     "records": "Known numbers on real data",

@@ -150,7 +150,7 @@ def _module_name(path: pathlib.Path) -> str:
 def _single_importers(
     imports: dict[str, set[str]], lines: dict[pathlib.Path, int]
 ) -> dict[str, int]:
-    """Return the line counts of modules that a single module imports, which is in the same package.
+    """Return the line counts of modules with a single importer, which is in the same package.
 
     Imports in an `__init__` are ignored.
     """

@@ -40,7 +40,7 @@ def _report_of(tmp_path: pathlib.Path, *tests: str) -> Any:
         ([], 0, ["slow tests: pytest ended with exit code 5"]),
     ],
 )
-def test_flaky_test_is_reported_as_unstable_and_other_failures_as_problems(
+def test_test_that_passes_when_repeated_is_reported_as_unstable_and_other_failures_as_problems(
     tmp_path: pathlib.Path, tests: list[str], num_unstable: int, problems: list[str]
 ) -> None:
     report = _report_of(tmp_path, *tests)

@@ -38,6 +38,10 @@ def _imported() -> set[str]:
     return found - own - OPTIONAL - set(sys.stdlib_module_names)
 
 
+def _name(requirement: str) -> str:
+    return re.split(r"[<>=\[]", requirement)[0].strip().lower()
+
+
 def _declared() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].items()
@@ -45,9 +49,15 @@ def _declared() -> set[str]:
         *project["dependencies"],
         *(line for name, own in extras if name != "dev" for line in own),
     ]
-    return {re.split(r"[<>=\[]", line)[0].strip().lower() for line in lines}
+    return set(map(_name, lines))
 
 
 def test_every_imported_distribution_is_a_declared_dependency() -> None:
     imported = {DISTRIBUTIONS.get(name, name).lower() for name in _imported()}
     assert imported - _declared() == set()
+
+
+def test_mlflow_extra_installs_what_a_database_in_the_model_directory_requires() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    installed = set(map(_name, project["optional-dependencies"]["mlflow"]))
+    assert {"mlflow-skinny", "sqlalchemy", "alembic"} <= installed

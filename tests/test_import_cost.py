@@ -47,6 +47,11 @@ def test_config_and_listing_modules_import_neither_tensorflow_nor_numpy() -> Non
     assert _import_all(LIGHT, HEAVY) == ""
 
 
+def test_modules_that_list_or_start_the_trials_of_a_study_do_not_import_tensorflow() -> None:
+    modules = ["official_lite.search", "official_lite.tools.search", "official_lite.reports.page"]
+    assert _import_all(modules, ["tensorflow", "keras"]) == ""
+
+
 @pytest.mark.slow
 def test_core_does_not_import_tensorflow_datasets() -> None:
     assert "imports" in _import_all(["official_lite.core.train_lib"], ["tensorflow"])

@@ -8,7 +8,7 @@ from benchmarks.mutation import mutants
 ROOT = mutation.ROOT
 
 
-def test_listed_mutants_apply_to_the_current_code_and_name_existing_test_files() -> None:
+def test_each_code_mutation_applies_to_the_current_code_and_names_existing_test_files() -> None:
     for mutant in mutants.MUTANTS:
         assert mutant.replacement != mutant.snippet, mutant
         compile(mutation.mutated(mutant, ROOT), mutant.module, "exec")
@@ -17,7 +17,7 @@ def test_listed_mutants_apply_to_the_current_code_and_name_existing_test_files()
 
 
 @pytest.mark.parametrize("source", ["", "a = 1\na = 1\n"])
-def test_mutant_whose_snippet_does_not_occur_exactly_once_raises_an_error(
+def test_code_mutation_whose_original_code_does_not_occur_exactly_once_raises(
     tmp_path, source: str
 ) -> None:
     (tmp_path / "official_lite").mkdir()
@@ -28,7 +28,7 @@ def test_mutant_whose_snippet_does_not_occur_exactly_once_raises_an_error(
         mutation.mutated(mutant, tmp_path)
 
 
-def test_every_excluded_mutant_has_a_module_and_a_reason() -> None:
+def test_every_excluded_code_mutation_has_a_module_and_a_reason() -> None:
     for excluded in mutants.EXCLUDED:
         assert (ROOT / "official_lite" / excluded.module).is_file()
         assert excluded.reason

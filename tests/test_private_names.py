@@ -148,7 +148,7 @@ def _optimizer(kind: str, **arguments: object) -> keras.optimizers.Optimizer:
 
 def _compiled() -> keras.Model:
     model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
-    model.compile(loss="mse")
+    model.compile(loss="mse", metrics=["mae"])
     return model
 
 
@@ -204,6 +204,11 @@ _INSTANCES: dict[str, tuple[Callable[[], object], list[str], str]] = {
         _compiled,
         ["_loss_tracker", "_compile_metrics"],
         "the metrics of compiled models",
+    ),
+    "the metrics of a compiled model": (
+        lambda: _compiled()._compile_metrics,
+        ["_user_metrics", "_user_weighted_metrics"],
+        "the column `class` of predictions",
     ),
     "a metric that creates its variables late": (
         keras.metrics.F1Score,

@@ -52,7 +52,7 @@ class Record:
         return value >= self.target if self.higher_is_better else value <= self.target
 
 
-# Where to get the files of each data set.
+# Instructions for getting the files of each data set.
 DATA_SETS: dict[str, str] = {
     "fair": "`fair.csv`; experiments/tabular/README.md shows how to write it",
     "fashion-mnist": "the four `*-ubyte.gz` files of github.com/zalandoresearch/fashion-mnist "
@@ -72,7 +72,7 @@ _SHAKESPEARE = (
 )
 
 # Training stops early by the validation rows. Its best checkpoint is then evaluated on the rows of
-# the fold, which are also the reference's test rows. Each seed tests on a fold of its own.
+# the fold, which are also the reference's test rows. Each seed tests on a different fold.
 _TABLE = (
     "--set=phases=[{name: training}, {name: test, mode: eval, init_from: training/best_ckpt, "
     "overrides: {task.validation_data.split: test}}]",

@@ -1,4 +1,4 @@
-"""Programs that train to their end in a process of their own, and the data that they read."""
+"""Programs that each train to completion in a separate process, and the data that they read."""
 
 import argparse
 import json

@@ -22,9 +22,9 @@ _ONE_STEP_A_LOOP = "trainer.steps_per_loop=1"
 _HOOK = 'trainer.hooks=["benchmarks.start_up.first_step:EndAtFirstStep"]'
 _TYPO = "trainer.train_stepz=10"
 
-# The exit codes of commands that do not exit with 0. After printing help, absl exits with 1.
+# Expected exit codes of commands that may not exit with 0. After printing help, absl exits with 1.
 _EXIT_CODES = {"help": (0, 1), "a mistake in the config": (1, 2)}
-# Text in the output of a command which shows that the intended event was measured.
+# Text that a command must print, as evidence that the intended event was measured.
 _EVIDENCE = {
     "help": "--",
     "a mistake in the config": "train_stepz",

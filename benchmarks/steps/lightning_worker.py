@@ -37,7 +37,7 @@ class Module(lightning.LightningModule):
         loss = torch_models.mean_loss(self._model, logits, labels)
         self._score.update(logits, labels)
         if self.trainer.barebones:
-            # `self.log` does nothing here.
+            # Add up the losses here, because `self.log` does nothing in barebones mode.
             self._total += loss.detach()
         else:
             self.log("loss", loss, on_step=False, on_epoch=True, batch_size=len(labels))

@@ -163,7 +163,7 @@ def _transformer_parameters() -> Parameters:
 def _ctr_batches() -> Batches:
     rng = np.random.default_rng(4)
     dense = rng.normal(size=(20, 512, NUM_DENSE)).astype(np.float32)
-    # Squared, since ids of real data are not equally frequent.
+    # Square the random numbers, because ids in real data are not equally frequent.
     categorical = (rng.random((20, 512, NUM_TABLES)) ** 2 * TABLE_ROWS).astype(np.int32)
     score = dense @ rng.normal(size=NUM_DENSE) + (categorical[..., 0] % 2) * 2 - 1
     labels = (score + rng.logistic(size=score.shape) > 0).astype(np.int32)

@@ -13,7 +13,7 @@ from benchmarks.steps import keras_models, models, worker
 
 __all__ = ["call_trainer", "create_params", "create_task_class"]
 
-# Enough steps for any number of rounds.
+# A number of steps that no benchmark reaches.
 _NEVER = 10**9
 
 

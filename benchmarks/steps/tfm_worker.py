@@ -44,7 +44,7 @@ def main() -> None:
             "train",
             params,
             model_dir,
-            # The controller does not store its reports, so an action stores the last one.
+            # The controller does not store its logs, so use an action to store the last ones.
             train_actions=[last_logs.update],
         )
         step = 0

@@ -50,7 +50,7 @@ def main() -> None:
     evaluate_step, update = evaluate, optimizer.step
     if args.compile:
         evaluate_step = torch.compile(evaluate)
-        # Compiled, Adagrad's update of sparse gradients breaks into many graphs.
+        # Do not compile Adagrad: its update of sparse gradients would break into many graphs.
         update = torch.compile(update) if model.optimizer == "adamw" else update
 
     def train_steps(num_steps: int) -> dict[str, float]:

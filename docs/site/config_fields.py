@@ -112,7 +112,17 @@ def _docstring(cls: type) -> tuple[str, dict[str, str]]:
     for base in reversed(cls.__mro__):
         for section in griffe.parse_google(griffe.Docstring(base.__doc__ or ""), warnings=False):
             if section.kind is griffe.DocstringSectionKind.attributes:
-                descriptions |= {one.name: one.description for one in section.value}
+                descriptions |= {
+                    name: one.description for one in section.value for name in _names(one)
+                }
     sections = griffe.parse_google(griffe.Docstring(inspect.getdoc(cls) or ""), warnings=False)
     texts = [s.value for s in sections if s.kind is griffe.DocstringSectionKind.text]
     return "\n\n".join(texts), descriptions
+
+
+def _names(attribute: Any) -> list[str]:
+    """Return the fields that an entry such as `beta_1, beta_2: Decay rates.` describes."""
+    if not attribute.name.endswith(","):
+        return [attribute.name]
+    # The parser takes the names after the first one for a type.
+    return [attribute.name.rstrip(","), *str(attribute.annotation).split(", ")]

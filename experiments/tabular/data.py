@@ -27,7 +27,7 @@ __all__ = [
 # Larger numbers are refused, because numbers are stored as float32.
 _MAX_NUMBER = float(np.finfo(np.float32).max)
 
-# The cells of each column, as they are written in the file.
+# Maps each column name to the text of its cells.
 Columns = Mapping[str, Sequence[str]]
 
 

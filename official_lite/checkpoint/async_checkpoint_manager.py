@@ -22,8 +22,8 @@ __all__ = ["NICENESS", "BackgroundSave", "AsyncCheckpointManager", "SharedCheckp
 
 Save = Callable[[tf.train.CheckpointOptions], str | None]
 
-# The increase in the niceness of a writing thread. The thread then gets idle processor time, and
-# about a tenth of the time of a processor for which it competes with training.
+# How much to raise the nice value of the thread that writes a checkpoint. The thread then mostly
+# uses idle CPU time. On a CPU on which training also runs, it gets about a tenth of the time.
 NICENESS = 10
 
 
@@ -132,8 +132,8 @@ class BackgroundSave:
 class _Snapshot(tf.train.experimental.ShardingCallback):
     """A sharding callback that calls `on_taken` when the tensors of a checkpoint have been read.
 
-    TensorFlow calls this callback with all tensors, after reading and before writing them. The
-    sharding itself is left to `policy`.
+    TensorFlow calls this callback with all tensors, after reading and before writing them. `policy`
+    does the actual sharding.
     """
 
     def __init__(

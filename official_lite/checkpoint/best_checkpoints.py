@@ -51,8 +51,8 @@ class BestCheckpoints:
         self._strategy = strategy
         self._writable_directory: str | None = None
         self._history = _read_history(directory)
-        # For each saved state from which training may still resume, the step of the checkpoint that
-        # was the best when the state was saved.
+        # The steps of checkpoints that are kept although a better one exists. Each was the best
+        # when a state was saved from which training may still resume.
         self._protected: set[int] = set()
 
     @property

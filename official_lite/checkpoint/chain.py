@@ -6,14 +6,14 @@
     {"kind": "checkpoint", "checkpoint": "ckpt-4", "sha256": …, "previous": null, "after": …}
     {"kind": "removed", "checkpoint": "ckpt-4", "reason": "old", "after": …}
 
-`after` is the checksum of the line before, so that an edited, removed or moved line is found. The
-line of a checkpoint holds the checksum of its commit file. The commit file holds the checksums of
-the checkpoint's files, of the commit file that the training came from (`previous`), and of the line
+`after` is the checksum of the line before, which reveals an edited, removed or moved line. The line
+of a checkpoint holds the checksum of its commit file. The commit file holds the checksums of the
+checkpoint's files, of the commit file that the training came from (`previous`), and of the line
 with the record of the run (`record`). A run that resumes from an earlier checkpoint forks the
 chain: two checkpoints then have the same `previous`.
 
 The line of a checkpoint is appended after its commit file is written. If the process is killed in
-between, the next start appends the line, which `repair` does.
+between, `repair` appends the line at the next start.
 """
 
 import contextlib
@@ -45,6 +45,7 @@ __all__ = [
     "listed",
     "read",
     "repair",
+    "was_saved_with_auto",
 ]
 
 FILE = "checkpoints.chain.jsonl"
@@ -54,7 +55,7 @@ _TAIL_BYTES = 1 << 16
 
 _CONFIG = re.compile(r"params(?:\.(\d+))?\.yaml")
 
-# The field `runtime.execution` in the text of a config.
+# Matches the field `runtime.execution` in the text of a config.
 _EXECUTION = re.compile(rb"^(runtime:\n(?: .*\n)*?  execution: ).*$", re.MULTILINE)
 
 # Serializes appends: a background save may append a checkpoint while the run appends its record.
@@ -191,10 +192,31 @@ def find_config(directory: str, prefix: str) -> str | None:
     return next(_configs_since(directory, prefix), None)
 
 
+def was_saved_with_auto(prefix: str, config: str) -> bool:
+    """Return whether `runtime.execution` was `auto` when a checkpoint was saved.
+
+    Args:
+        prefix: The checkpoint.
+        config: The file that `find_config` returned for it.
+
+    Raises:
+        OSError: A file cannot be read.
+        ValueError: The commit file is damaged.
+    """
+    found = commit.read(prefix)
+    own = found.chain.get("record") if found else None
+    with files.open_file(config, "rb") as file:
+        sha256 = _sha256(_EXECUTION.sub(rb"\1auto", file.read()))
+    return any(
+        link.sha256 == own and link.entries.get("params_sha256") == sha256
+        for link in read(os.path.dirname(prefix))
+    )
+
+
 def config_of_run(prefix: str) -> str:
     """Return a sentence on how to apply the config of a checkpoint's run, or an empty string."""
     directory = os.path.dirname(prefix)
-    # The best checkpoint is in a subdirectory of the run.
+    # The best checkpoint is saved in a subdirectory of the run.
     for folder in (directory, os.path.dirname(directory)):
         if path := _find_similar_config(folder, prefix):
             return (
@@ -207,9 +229,9 @@ def config_of_run(prefix: str) -> str:
 def _find_similar_config(directory: str, prefix: str) -> str | None:
     """Return the file with a config that builds the model and optimizer of a checkpoint.
 
-    If the config of the checkpoint's own record was not kept, the first later config that was kept
-    differs only harmlessly and is returned. If the chain does not lead to a config, the file with
-    the highest number is returned; without a `params.yaml`, None.
+    If the config of the checkpoint's own record was not kept, return the first later config that
+    was kept. The two differ only in harmless fields. If the chain does not lead to any config,
+    return the file with the highest number. Return None if there is no `params.yaml`.
     """
     kept = _kept_configs(directory)
     if 0 not in kept:
@@ -230,7 +252,7 @@ def _kept_configs(directory: str) -> dict[int, str]:
 def _configs_since(directory: str, prefix: str) -> Iterator[str | None]:
     """Yield the file with the config of a checkpoint's record, and then those of later records.
 
-    A config that was not kept is None.
+    Yield None for a config that was not kept.
     """
     found = commit.read(prefix)
     own = found.chain.get("record") if found else None

@@ -137,7 +137,8 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             init_fn=init_fn,
             last_checkpoint_step=last_checkpoint_step,
         )
-        # The inherited constructor sets these only if there is an interval.
+        # Set both attributes here, because the inherited constructor sets them only with an
+        # interval.
         self._step_counter = step_counter
         self._last_checkpoint_step = last_checkpoint_step
         self._directory = directory
@@ -182,7 +183,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         last_step, step = self._last_checkpoint_step, self._step
         finish = self.on_save() if self.on_save is not None else lambda: None
         options = _with_callback(options, functools.partial(self._commit, finish))
-        # The base class increments the counter and then uses it as the number.
+        # By default, the base class increments the counter before it uses it as the number.
         number = (
             self.checkpoint.save_counter + 1 if checkpoint_number is None else checkpoint_number
         )
@@ -215,7 +216,8 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         if found is not None:
             self._require_fit(path, found.state)
         fallback.restore(self.checkpoint, path, optional=self._optional and self._optional())
-        # The checkpoint may come from elsewhere, so this directory may have none of the same state.
+        # Forget the last saved step: the checkpoint may come from another directory, in which case
+        # the restored step is not saved in this directory yet.
         self._last_checkpoint_step = None
         self._follow(path)
         self._adapt(path)
@@ -235,8 +237,8 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             path, damaged = fallback.restore_newest(
                 self.checkpoint, paths, check=self._require_fit, optional=self._optional
             )
-            # A process that only reads may have listed a checkpoint that training has removed since
-            # and that therefore only seems to be damaged.
+            # A process that only reads may list a checkpoint just before the training process
+            # removes it. Such a checkpoint only seems to be damaged, so try again with a new list.
             if self._moves_damaged or set(damaged) <= set(self._find_paths()[0]):
                 break
         # An interrupted first save leaves a single unlisted checkpoint behind. Such a checkpoint is
@@ -317,7 +319,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         self._previous = commit.checksum(path) if path is not None and is_linked else None
 
     def _adapt(self, path: str) -> None:
-        """Let the run change its restored state, given the description in the commit file."""
+        """Call `after_restore`, if set, with the description in the commit file."""
         found = commit.read(path)
         if found is not None and self._after_restore is not None:
             self._after_restore(found.state)
@@ -363,7 +365,8 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
 
     def _remove_failed(self, prefix: str, withdrawn: str | None) -> None:
         if withdrawn is not None:
-            # TensorFlow replaces the files at the end of a save, so the earlier ones may be intact.
+            # TensorFlow does not replace the files of the previous save until the end of a save, so
+            # they may still be intact.
             files.write_text(commit.path_of(prefix), withdrawn)
             if commit.find_damage(prefix) is None:
                 chain.adopt(prefix)

@@ -32,11 +32,11 @@ def writable_directory(directory: str, strategy: tf.distribute.Strategy | None =
     """
     if is_chief(strategy):
         return directory
-    # The locks of some file systems do not hold across hosts.
+    # Include the host name, because the locks of some file systems do not work across hosts.
     prefix = f"official_lite_unread_{socket.gethostname()}_"
     _remove_abandoned(prefix)
-    # The directory gets its final name after it is locked, so that no process takes it for an
-    # abandoned one. It stays locked until this process ends.
+    # Lock the directory before giving it its final name. Otherwise, another process could mistake
+    # it for an abandoned one. It stays locked until this process ends.
     created = tempfile.mkdtemp()
     temporary = os.path.join(os.path.dirname(created), prefix + os.path.basename(created))
     _lock(created)

@@ -294,10 +294,10 @@ def require_complete(
 
 
 def _find_new_state(checkpoint: tf.train.Checkpoint, places: Collection["_Place"]) -> set[int]:
-    """Return the ids of the parts of each item, except weights, that only newer versions save.
+    """Return the ids of the state, other than weights, that older versions did not save.
 
-    Recurrent states of which the files contain a part were not saved by an older version, so they
-    are left out.
+    If the checkpoint contains some of the recurrent states, a newer version saved it. The recurrent
+    states are then required and not returned.
     """
     saved = {id(place.value) for place in places if place.is_saved}
     found: set[int] = set()
@@ -315,11 +315,14 @@ def _without_weights_of_optimizers(
 ) -> Iterator[None]:
     """Enter a context in which weights are restored by their place in the model.
 
-    An optimizer also refers to the weights that it trains, by position. The same position belongs
-    to another weight if other weights were frozen when the checkpoint was saved. In the context,
-    this list of an optimizer contains only the variables that no other object refers to. Use it
-    only if the places contradict each other, because the position is the only place of a weight in
-    common if the model has got another layer without weights.
+    A checkpoint also refers to the trained weights by their position in a list of the optimizer. If
+    different weights were frozen when the checkpoint was saved, the same position belongs to
+    another weight. In this context, the list contains only variables that no other object refers
+    to.
+
+    Use the context only if the paths of a weight lead to different saved variables. Otherwise the
+    positions are needed: if a layer without weights was added to the model, a weight may have no
+    other path in common with the checkpoint.
 
     Args:
         checkpoint: The checkpoint object.

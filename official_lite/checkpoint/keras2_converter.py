@@ -385,7 +385,7 @@ def restore_run(
     if isinstance(optimizer, keras.optimizers.Optimizer):
         slots, unused, fresh = match_optimizer(optimizer, top.get("optimizer"), saved, found)
         optional_ids |= fresh
-        # A run that only evaluates needs no slots, so it may leave saved slots unused.
+        # A run that only evaluates needs no slots, so do not report saved slots as unused.
         unused = unused if trains else []
     others = {
         id(item): tensor
@@ -509,7 +509,7 @@ def match_optimizer(
 
 
 def own_slots(optimizer: Any) -> Mapping[tuple[int, str], Any]:
-    """Return the slots that a subclass adds to those of Keras, by weight index and slot name."""
+    """Return the slots that a subclass adds to Keras' own, by weight index and slot name."""
     slots: Mapping[tuple[int, str], Any] = getattr(optimizer, "_slots", {})
     return slots
 

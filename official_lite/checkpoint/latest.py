@@ -1,4 +1,4 @@
-"""Lookup of the checkpoints that are really present in a directory.
+"""Lookup of the checkpoints that exist in a directory.
 
 TensorFlow's own `checkpoint` file is still written, for other tools. It is used only if no
 checkpoint has a commit file, as in directories written by Orbit, the Model Garden and older

@@ -156,7 +156,7 @@ def _pair_list(
     """Match variables to tensors by position, unless different keys of a dict hold them.
 
     If the lists differ in length, the matches are doubtful. Matching then stops before the first
-    variable whose shape differs from that of its tensor.
+    variable that has a different shape than its tensor.
     """
     is_alike = len(tensors) == len(variables)
     evidence = Evidence.POSITION if is_alike else Evidence.DOUBTFUL_POSITION
@@ -177,7 +177,7 @@ def _settle(
     places: _Pairs,
     keys: Mapping[int, str],
 ) -> _Pairs:
-    """Return `places` with added matches by unique name, which replace matches by position."""
+    """Return `places` plus matches by unique name, which replace matches by position."""
     pairs = {key: found for key, found in places.items() if found.evidence == Evidence.NAME}
     certain = {found.tensor.key for found in pairs.values()}
     open_variables = [v for key, v in variables.items() if key not in pairs]
@@ -341,7 +341,7 @@ def match_averages(
     averages = [average for _, average in ema_optimizer.weights_and_averages(optimizer)]
     if top is None or not averages:
         return []
-    # By position, the slots of an optimizer without averages could be taken for averages.
+    # Matching by position could mistake the slots of an optimizer without averages for averages.
     found, _ = _find(optimizer, top, checkpoint, weights, by_position=False)
     return [(average, found[id(average)]) for average in averages if id(average) in found]
 
@@ -354,7 +354,7 @@ def _find(
     *,
     by_position: bool = True,
 ) -> tuple[dict[int, _Tensor], list[_Tensor]]:
-    """Return the tensors by the `id` of the optimizer's variable, and the unused ones."""
+    """Map the `id` of each optimizer variable to its tensor; also return the unused tensors."""
     if checkpoint.is_of_keras2:
         found, unused, _ = keras2_converter.match_optimizer(optimizer, top, checkpoint, weights)
         return found, unused

@@ -1,7 +1,5 @@
 """The state of a model that `tf.train.Checkpoint` omits, or restores into the wrong variables.
 
-`tf.train.Checkpoint(model=model)` omits a part of the state of a Keras 3 model.
-
 TensorFlow finds variables through attributes. It does not find the layers that Keras 3 keeps in
 lists and dicts (`self.blocks = [...]`), the seed generators of dropout, or the state that a layer
 learned by `adapt`. `assert_existing_objects_matched` does not report them either. Save a model as::
@@ -148,7 +146,7 @@ def recurrent_items(*models: keras.Model | tf.Module) -> dict[str, Any]:
 
 
 def groups_of_items(checkpoint: tf.train.Checkpoint) -> Iterator[Mapping[str, Any]]:
-    """Yield the items of a checkpoint, and those of each attribute in it, by name."""
+    """Yield the items of a checkpoint and of each attribute in it, by name."""
     children = tf.train.TrackableView.children
     yield children(checkpoint)
     for part in tf.train.TrackableView(checkpoint).descendants():
@@ -193,7 +191,7 @@ def _hidden_weight_items(model: keras.Model | tf.Module) -> dict[str, Any]:
 def _by_part(
     module: tf.Module, items_of: Callable[[keras.Layer], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the items of the Keras layers below a module, below `hidden_items`."""
+    """Collect items from the Keras layers in a module, nested under the key `hidden_items`."""
     items = {name: items_of(part) for name, part in _parts(module).items()}
     items = {name: found for name, found in items.items() if found}
     return {"hidden_items": items} if items else {}
@@ -208,7 +206,8 @@ def _parts(module: tf.Module) -> dict[str, keras.Layer]:
     below = module._flatten(predicate=lambda part: isinstance(part, keras.Layer), with_path=True)
     for path, layer in below:
         state = _ids_of_state(layer)
-        # The models of tasks share layers that the module may also keep as attributes.
+        # Skip layers whose state is already included. For example, a module may keep a layer as an
+        # attribute that also belongs to the model of a task.
         if not state <= known:
             parts[".".join(map(str, path))] = layer
             known |= state
@@ -216,7 +215,7 @@ def _parts(module: tf.Module) -> dict[str, keras.Layer]:
 
 
 def _ids_of_state(layer: keras.Layer) -> set[int]:
-    """Return the ids of a layer's variables and of adaptable layers, which may have none."""
+    """Return the ids of a layer's variables and adaptable layers; the latter may lack variables."""
     return set(map(id, [*layer.variables, *find_adaptable_layers(layer)]))
 
 
@@ -272,10 +271,16 @@ class AdaptedLayers(tf.train.experimental.PythonState):
     Args:
         layers: The layers that `find_adaptable_layers` returns. Their state is read when the
             checkpoint is saved.
+        restored: The layers whose state is restored. Defaults to all of them.
     """
 
-    def __init__(self, layers: Sequence[keras.layers.Layer]) -> None:
+    def __init__(
+        self,
+        layers: Sequence[keras.layers.Layer],
+        restored: Iterable[keras.layers.Layer] | None = None,
+    ) -> None:
         self._layers = list(layers)
+        self._restored = {id(layer) for layer in (layers if restored is None else restored)}
 
     def serialize(self) -> str:
         return json.dumps([(_name(layer), _kind_of(layer).read(layer)) for layer in self._layers])
@@ -296,7 +301,7 @@ class AdaptedLayers(tf.train.experimental.PythonState):
                 "model with the same adapted layers."
             )
         for layer, (_, state) in zip(self._layers, states, strict=True):
-            if state is not None:
+            if state is not None and id(layer) in self._restored:
                 _kind_of(layer).write(layer, state)
 
 

@@ -93,8 +93,8 @@ def load_weights(
     if strict:
         _require_all(report, [pairs[id(v)] for v in found.wanted if id(v) in pairs])
     # A Keras 2 checkpoint has no counterpart of `adapted_layers`.
-    adapted = None if found.is_converted else model_state.weight_items(model).get("adapted_layers")
-    if found.is_whole and adapted is not None:
+    adapted = None if found.is_converted else _adapted_layers(model, modules)
+    if adapted is not None:
         _load_adapted(adapted, checkpoint.prefix, strict)
     is_moved = any(pair.is_moved for pair in pairs.values())
     is_cast = any(pair.tensor.dtype != tf.as_dtype(pair.variable.dtype) for pair in pairs.values())
@@ -235,7 +235,10 @@ def _match_model(
     *,
     is_whole: bool = False,
 ) -> _Matched:
-    """Match the weights of a model to a checkpoint; `is_whole` ignores `checkpoint_items`."""
+    """Match a model's weights to a checkpoint.
+
+    If `is_whole` is set, the model's `checkpoint_items` are ignored.
+    """
     checkpoint = saved_graph.SavedGraph(path)
     if isinstance(model, keras.Model) and not model.weights:
         # Keras would create the weights later, without reading the checkpoint.
@@ -321,6 +324,25 @@ def _find_keras2(
     }
     title = f"{checkpoint.prefix} (converted from Keras 2)"
     return WarmStartReport.merged(title, [one for one, _ in found]), pairs
+
+
+def _adapted_layers(
+    model: keras.Model | tf.Module, modules: str | Sequence[str]
+) -> model_state.AdaptedLayers | None:
+    """Return the adapted layers of a Keras model, of which only those in `modules` are restored."""
+    if not isinstance(model, keras.Layer):
+        return None
+    layers = restored = model_state.find_adaptable_layers(model)
+    names = _names_of(modules)
+    if names != [ALL]:
+        known = _parts(model)
+        restored = [
+            layer
+            for part in keras_variables.parts_of([known[name] for name in names])
+            if isinstance(part, keras.Layer)
+            for layer in model_state.find_adaptable_layers(part)
+        ]
+    return model_state.AdaptedLayers(layers, restored) if restored else None
 
 
 def _load_adapted(adapted: model_state.AdaptedLayers, prefix: str, strict: bool) -> None:

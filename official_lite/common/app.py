@@ -151,7 +151,7 @@ def show_error(
 def gc_frozen_imports() -> Iterator[None]:
     """Exclude everything that is imported inside the context from garbage collection.
 
-    TensorFlow and Keras create some 300,000 objects that live until the process exits. The
+    TensorFlow and Keras create about 300,000 objects that live until the process exits. The
     collector would visit them several times during the import, in later collections, and again at
     exit. This takes a fifth of the import time and a quarter of a second for each later collection.
 

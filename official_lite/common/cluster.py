@@ -14,17 +14,15 @@ has heard from everyone::
       who are you? I am worker 0        ->
                                         <-    worker 1; I miss no one
 
-A worker leaves when no other worker is missing anyone and all others know that it is missing no one
-either. By then, no worker has a question left for the listener that closes. This module does not
-need TensorFlow.
+A worker leaves once no worker is missing anyone and it has reported this to all others. At that
+point, no other worker still has to poll its listener. This module does not need TensorFlow.
 
 If the rendezvous reveals an invalid cluster, the run ends at once on all workers that are present.
 Examples are different descriptions of the cluster, an address that is in use, and two processes
 with the same index.
 
-If the environment variable `OFFICIAL_LITE_CLUSTER_TOKEN` is set, each message proves that its
-sender knows the token and that nothing in it was changed. Other connections are ignored and
-counted. `launch` sets the variable.
+If the environment variable `OFFICIAL_LITE_CLUSTER_TOKEN` is set, each message is signed with this
+token. Connections without a valid signature are ignored and counted. `launch` sets the variable.
 """
 
 import asyncio
@@ -81,7 +79,7 @@ def patience() -> float:
 
     The default is 60 seconds; the environment variable `OFFICIAL_LITE_CLUSTER_TIMEOUT` overrides
     it. This is not a field of the config because it depends on how the processes are started: a
-    scheduler may take minutes from the first process to the last.
+    scheduler may take minutes to start all processes.
 
     Raises:
         errors.ConfigValueError: If the variable is not a positive number.
@@ -148,7 +146,7 @@ def wait_for_servers(found: tf_config.ClusterConfig, seconds: float | None = Non
 def report_lost_peers() -> Iterator[None]:
     """Turn TensorFlow errors in this context into errors that name the lost processes.
 
-    Errors are passed through unchanged if no process was lost that this one needs.
+    Errors are passed through unchanged if no process that this one needs was lost.
 
     Raises:
         errors.ClusterError: If a process was lost.
@@ -181,7 +179,7 @@ def report_lost_peers() -> Iterator[None]:
 
 
 def _needed_processes(found: tf_config.ClusterConfig) -> dict[str, str]:
-    """Return the addresses of the processes of a training, itself included, that may not leave."""
+    """Return the addresses of the processes, including this one, without which training fails."""
     if not found.is_one_of_several_trainers:
         return {}
     # With parameter servers, workers may leave and return.
@@ -212,7 +210,7 @@ def _try(address: str) -> str | None:
 def _who_has_gone(addresses: Mapping[str, str]) -> Iterable[str]:
     """Poll for up to two seconds and return the names of the processes that no longer listen.
 
-    One look is not enough, because a killed process loses its connections before it stops
+    A single check is not enough, because a killed process loses its connections before it stops
     listening.
     """
     deadline = time.monotonic() + _SECONDS_TO_BE_GONE
@@ -322,8 +320,8 @@ class _RollCall:
         others = self._addresses.keys() - {self._name}
         # `_missing` maps each worker that has not answered to the reason. For each worker that may
         # still be waiting, `_unready` holds the names of the workers that it last reported as
-        # missing. `_untold` contains the workers that do not yet know that this worker is no longer
-        # waiting for any worker.
+        # missing. `_untold` contains the workers to which this worker has not yet reported that it
+        # is missing no one.
         self._missing = dict.fromkeys(sorted(others), "not contacted yet")
         self._unready: dict[str, list[str]] = {name: [] for name in others}
         self._untold = set(others)
@@ -399,7 +397,8 @@ class _RollCall:
         }
         writer.write(self._signed(answer))
         await writer.drain()
-        # The other worker closes the connection after reading the answer.
+        # Wait until the other worker closes the connection, which shows that it has read the
+        # answer.
         await asyncio.wait_for(reader.read(), _SECONDS_PER_CALL)
         self._hear(question, is_told=not answer["missing"])
 
@@ -522,9 +521,9 @@ class _RollCall:
 
     def _waits(self) -> list[str]:
         own = [f"{name} at {self._addresses[name]} ({why})" for name, why in self._missing.items()]
-        # If this worker misses no one, name the workers that others miss. One of them may be this
-        # worker: others can't reach it if its address in the cluster is not an address of this
-        # host.
+        # If all others have answered this worker, name the workers that others are missing. One of
+        # them may be this worker: others can't reach it if its address in the cluster is not an
+        # address of this host.
         missed_by: dict[str, list[str]] = {}
         for name, missing in sorted(self._unready.items()):
             for one in missing:
@@ -575,7 +574,7 @@ def is_server(distribution_strategy: str) -> bool:
 
 
 def serve() -> None:
-    """Run the server for this process's task in `TF_CONFIG` until it is told to stop.
+    """Run the server for this process's task in `TF_CONFIG` until SIGTERM or the chief's end.
 
     A parameter server stores variables and a worker computes steps, both on behalf of the chief.
     Neither has a task or trainer of its own, so both run the same code. TensorFlow's servers never

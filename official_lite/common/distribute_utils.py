@@ -209,7 +209,7 @@ def _multi_worker_mirrored(all_reduce_alg: str | None) -> tf.distribute.Strategy
 
 
 def _limit_time_to_connect(found: tf_config.ClusterConfig) -> None:
-    """Limit the time that TensorFlow waits for a worker lost between the rendezvous and here.
+    """Limit the time that TensorFlow waits for a worker that is lost after the rendezvous.
 
     Configure TensorFlow's coordination service with this limit. Otherwise, the strategy would
     configure the service with time limits of an hour.
@@ -226,7 +226,7 @@ def _limit_time_to_connect(found: tf_config.ClusterConfig) -> None:
         cluster_register_timeout_in_ms=int(1000 * seconds),
     )
     service: Any = eager.coordination_service
-    # The time limit applies to the barrier at which all processes meet.
+    # Enable the barrier at which all processes meet, because the time limit applies only there.
     service.cluster_register_with_barrier = True
     for job in jobs:
         service.coordinated_job_list.add(name=job, num_tasks=len(found.jobs[job]))

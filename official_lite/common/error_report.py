@@ -85,8 +85,9 @@ def headline(error: BaseException) -> str:
 def summary(error: BaseException) -> str:
     """Return the headline and, for errors in code, the line of the user's code that caused it.
 
-    If no such line was executed, return what the framework called instead. An `OfficialLiteError`
-    is about a config, data and the like, so it has neither unless it is an `AttributeError`.
+    If no such line was executed, add the failed call of the framework instead. For an
+    `OfficialLiteError`, return only the headline, because its message names the config or data that
+    caused it. An `AttributeError` of this class is an error in code.
     """
     told = headline(error)
     if isinstance(error, errors.OfficialLiteError) and not isinstance(error, AttributeError):
@@ -131,8 +132,8 @@ def _failed_call(error: BaseException, *, in_run: bool) -> str:
 
     The call is the first one into a library, such as `BinaryAccuracy.update_state`, or else the
     method of the innermost object in the framework's frames, such as `ToyTask.validation_step`.
-    With `in_run`, describe the call only if it happened within a run. A line of the user's code
-    that led to the call has then merely started the run.
+    With `in_run`, describe the call only if it happened within a run. In that case, the line of the
+    user's code that led to the call only started the run.
     """
     for one in reversed(list(_tellings(error))):
         all_calls = _calls(one)
@@ -149,7 +150,8 @@ def _failed_call(error: BaseException, *, in_run: bool) -> str:
             of = next((f" of `{name}`" for name in names if isinstance(name, str)), "")
             return f"while official_lite called `{_method(*called)}`{of}"
         methods = [calls[index] for index in own if calls[index][1] is not None]
-        # If several methods of the innermost object are nested, users know the outermost one best.
+        # If several methods of the innermost object are nested, name the outermost one, which users
+        # are most likely to recognize.
         nested = [call for call in methods if call[1] is methods[0][1]]
         return f"while official_lite called `{_method(*[calls[own[0]], *nested][-1])}`"
     return ""
@@ -181,7 +183,7 @@ def _is_written_by_user(call: _Call) -> bool:
 
 
 def raising_function(error: BaseException) -> str:
-    """Return the name of the function that raised an error; for traced code, in its source."""
+    """Return the name of the function that raised an error; in traced code, its original name."""
     return _frames(error)[-1].name
 
 
@@ -471,7 +473,7 @@ def describe_limit() -> str:
 
 
 def available_memory() -> int | None:
-    """Return the available bytes in this machine or container; None if the system does not say."""
+    """Return the available memory of this machine or container in bytes; None if unknown."""
     try:
         lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
     except OSError:

@@ -31,7 +31,7 @@ def is_remote(path: str) -> bool:
 
 
 def expand_home(path: str) -> str:
-    """Replace `~` at the beginning of a path by the home directory, as a shell does.
+    """Replace `~` at the beginning of a path with the home directory, as a shell does.
 
     A shell does not expand `~` inside an argument such as `--model_dir=~/run`.
     """
@@ -101,9 +101,9 @@ def size(path: str) -> int:
 def open_file(path: str, mode: str) -> Iterator[IO[Any]]:
     """Open a regular file; text is UTF-8.
 
-    Opening a pipe would block until another process opens its other end, and a device may never
-    end. A file that is changed in place must not be a link, because the change would affect a file
-    outside the directory.
+    Other paths are refused: opening a pipe would block until another process opens its other end,
+    and reading a device may never end. A file that is changed in place must not be a link either,
+    because the change would affect a file outside the directory.
 
     Raises:
         errors.NotAFileError: The path is not a regular file.
@@ -248,7 +248,7 @@ def write_text(path: str, text: str, *, is_durable: bool = True) -> None:
     Args:
         path: The path.
         text: The text.
-        is_durable: Whether this holds even after a power failure. This takes a few milliseconds.
+        is_durable: Whether the write is atomic even if the power fails; takes a few milliseconds.
     """
     write_bytes(path, text.encode(), is_durable=is_durable)
 

@@ -65,7 +65,7 @@ class Mode(enum.StrEnum):
 
     @property
     def is_a_single_run(self) -> bool:
-        """Return whether the run is a single one, in one model directory."""
+        """Return whether the mode starts a single run, in one model directory."""
         return self not in (Mode.SEARCH, Mode.CONTINUOUS_TRAIN_AND_EVAL)
 
 
@@ -83,7 +83,7 @@ def define_flags() -> None:
 def expand_home(arguments: Sequence[str]) -> list[str]:
     """Expand `~` where an argument, or the value after its `=`, begins with it.
 
-    Arguments after `--` belong to another program and are left alone.
+    Arguments after `--` belong to another program and are not changed.
     """
     own = list(arguments)
     end = own.index("--") if "--" in own else len(own)
@@ -136,6 +136,12 @@ def _define_gin_flags() -> None:
 
 def _define_own_flags() -> None:
     flags.DEFINE_multi_string("set", None, "One override, `path=value`, applied last; repeatable.")
+    flags.DEFINE_string(
+        "prediction_output_dir",
+        None,
+        "Directory of the predictions; overrides `prediction.output_dir`. With --safe_config, only "
+        "this flag can name a directory outside --model_dir.",
+    )
     flags.DEFINE_multi_string(
         "import", None, "Module or .py file to import for its registrations; repeatable."
     )
@@ -143,8 +149,8 @@ def _define_own_flags() -> None:
     flags.DEFINE_bool(
         "dry_run",
         False,
-        "Build everything, estimate the memory of a training step, run one training step and one "
-        "evaluation step, and stop.",
+        "Build everything, estimate the memory of a training step, run one training step and, "
+        "unless --mode=train, one evaluation step, and stop.",
     )
     flags.DEFINE_bool(
         "fast_dev_run",
@@ -159,6 +165,6 @@ def _define_own_flags() -> None:
     flags.DEFINE_bool(
         "safe_config",
         False,
-        "Refuse configs that can run code: import, include and references in gin, modules and "
-        "files in YAML.",
+        "Refuse configs that can run code (import, include and references in gin, modules and "
+        "files in YAML) or write outside --model_dir.",
     )

@@ -9,8 +9,9 @@
 The states nest: the time of an inner state does not count for the outer one. Outside of all of
 them, a run is `starting`, which includes building, restoring and, at the end, closing.
 
-A thread writes the record every second, so the loop of the steps never writes. A killed process
-leaves a record that is at most a second old, and the next start counts the rest as `stopped`.
+A thread writes the record every second, so the training loop does not wait for writes. A killed
+process leaves a record that is at most a second old, and the next start counts the rest as
+`stopped`.
 """
 
 import contextlib
@@ -63,7 +64,7 @@ class TimeRecord:
 
     Attributes:
         begin: The creation of the first process, in seconds since 1970.
-        end: The last sign of life, in seconds since 1970.
+        end: The time up to which seconds have been counted, in seconds since 1970.
         starts: The number of processes so far.
         measures_input: Whether `waiting_for_input` was measured. If not, this time is part of
             `stepping`.
@@ -258,7 +259,7 @@ class Goodput(contextlib.AbstractContextManager["Goodput"]):
             self._record.measures_input = True
 
     def summary(self) -> dict[str, Any]:
-        """Return the record so far, as `run.json` holds it."""
+        """Return the entries for `run.json`, counted up to now."""
         with self._changing:
             self._advance()
             return self._record.summary()

@@ -1,8 +1,8 @@
-"""The variables of Keras and TensorFlow, treated alike, and the names that Keras gives.
+"""Functions for both Keras and TensorFlow variables, and for the names that Keras generates.
 
-Keras numbers layers, metrics and optimizers without a name of their own through the whole process:
-`dense` in the first model, `dense_1` in the next one. What a run writes and what its config selects
-by name must not depend on what the process has built before.
+Keras numbers unnamed layers, metrics and optimizers across the whole process: `dense` in the first
+model, `dense_1` in the next one. The names that a run writes, or that its config selects, must not
+depend on what the process has built before.
 """
 
 import collections
@@ -99,8 +99,8 @@ def name_of_call(layer: keras.Layer) -> str:
 def replacing_call(layer: keras.Layer, call: Callable[..., Any]) -> Iterator[None]:
     """Replace the method that runs a layer (see `name_of_call`) within the context.
 
-    Afterwards, a function that was assigned to this attribute of the layer before, by the user or
-    to recompute activations, is in place again.
+    On exit, any function that was assigned to this attribute of the layer before, by the user or to
+    recompute activations, is restored.
     """
     # Bypass Keras' `__setattr__`, which would track the function.
     attributes = vars(layer)

@@ -229,7 +229,7 @@ def require_signature(function: Callable[..., Any], remedy: str, *args: str, **k
     The values of the arguments do not matter; `remedy` ends the message.
 
     Raises:
-        ConfigTypeError: It does not accept these arguments.
+        ConfigTypeError: The function does not accept these arguments.
     """
     try:
         # Check the signature of a wrapper itself, because a wrapper, such as that of
@@ -249,7 +249,8 @@ def require_constructed(thing: object, attribute: str, arguments: str = "") -> N
     """Check that an object has an attribute that the constructor of its base class sets.
 
     Raises:
-        ConfigTypeError: It lacks the attribute. The message calls the constructor with `arguments`.
+        ConfigTypeError: The object lacks the attribute. The message shows how to call the
+            constructor with `arguments`.
     """
     if not hasattr(thing, attribute):
         raise errors.ConfigTypeError(

@@ -6,6 +6,8 @@ reads the pipe in a thread. The stop request is recorded, and a second signal en
 regardless of what the main thread is doing.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import signal
@@ -13,14 +15,16 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors, terminal, tf_config
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -91,6 +95,9 @@ def is_one_of_several(strategy: tf.distribute.Strategy | None = None) -> bool:
     Args:
         strategy: The strategy of the run. Defaults to the current strategy.
     """
+    # A process that only lists or starts trials does not import TensorFlow.
+    import tensorflow as tf
+
     strategy = strategy or tf.distribute.get_strategy()
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return False
@@ -158,10 +165,10 @@ class _Watch:
     def leave_forked_child(self) -> None:
         """Make SIGTERM end this process, which was forked while the signals were caught.
 
-        The child has no listening thread. It would send its signals to the thread of its parent,
-        which would stop. SIGINT still does nothing, because a terminal sends it to the children
-        as well, and the parent may need them until it has stopped. SIGTERM can't be treated like
-        that, because a pool ends its workers by it and waits for them.
+        The child has no listening thread, and its signals would go to the pipe of its parent, which
+        would then stop. SIGINT has no effect in the child, because a terminal sends it to child
+        processes as well, and the parent may need them until it has stopped. SIGTERM must end the
+        child, because a process pool terminates its workers with SIGTERM and waits for them.
         """
         signal.set_wakeup_fd(-1)
         if signal.SIGTERM in self._old_handlers:
@@ -232,7 +239,7 @@ class StopCheck:
         self._due = 0
         self._seconds = 0.0
         self._agreed: signal.Signals | None = None
-        self._sum: Callable[[tf.Tensor], Any] | None = None
+        self._sum: Callable[[Sequence[float]], Any] | None = None
 
     def slices(self, start: int, stop: int, is_splittable: bool) -> Iterator[tuple[int, int]]:
         """Yield the start and end of each slice; run each slice before requesting the next one.
@@ -286,13 +293,14 @@ class StopCheck:
         """Agree with all workers on the requested stop, and on the average duration of a slice."""
         self._sum = self._sum or _create_sum(self._strategy)
         votes = [float(requested() == one) for one in _SIGNALS]
-        *votes, seconds, replicas = self._sum(tf.constant([*votes, self._seconds, 1.0]))
+        *votes, seconds, replicas = self._sum([*votes, self._seconds, 1.0])
         self._agreed = next((one for one, vote in zip(_SIGNALS, votes, strict=True) if vote), None)
         self._seconds = float(seconds / replicas)
 
 
-def _create_sum(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], Any]:
+def _create_sum(strategy: tf.distribute.Strategy) -> Callable[[Sequence[float]], Any]:
     """Create a function that sums values over the replicas of all workers."""
+    import tensorflow as tf
 
     @tf.function(input_signature=[tf.TensorSpec([4], tf.float32)])
     def add_all(values: tf.Tensor) -> tf.Tensor:
@@ -300,7 +308,7 @@ def _create_sum(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], Any]:
         of_replicas = strategy.run(tf.identity, args=(values,))
         return strategy.reduce(tf.distribute.ReduceOp.SUM, of_replicas, axis=None)
 
-    def run(values: tf.Tensor) -> Any:
-        return add_all(values).numpy()
+    def run(values: Sequence[float]) -> Any:
+        return add_all(tf.constant(values)).numpy()
 
     return run

@@ -113,7 +113,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
 def escape_controls(text: str) -> str:
-    r"""Replace control characters by their Python escapes, such as `\x1b`.
+    r"""Replace control characters with their Python escapes, such as `\x1b`.
 
     Tabs and line feeds are kept.
     """

@@ -1,4 +1,4 @@
-"""The cluster in `TF_CONFIG` or of a Slurm step, validated before TensorFlow starts to wait for it.
+"""The cluster in `TF_CONFIG` or of a Slurm step, validated before TensorFlow uses it.
 
 TensorFlow responds to an invalid `TF_CONFIG` with a bare `KeyError`, or waits forever for a peer
 that does not exist. This module does not import TensorFlow.

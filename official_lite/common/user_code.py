@@ -1,6 +1,7 @@
 """The boundary between user code, which AutoGraph converts, and framework code.
 
-Converting a function takes some 30 ms, and a training step consists of about thirty functions.
+Framework code is not converted, because converting a function takes about 30 ms and a training step
+calls about thirty functions.
 """
 
 import contextlib
@@ -65,9 +66,10 @@ def next_batch(iterator: Any) -> Any:
 
 @contextlib.contextmanager
 def keeping_attributes(owner: object) -> Iterator[None]:
-    """Restore the attributes of an object after the framework has called its methods again.
+    """Restore the attributes of an object on exit.
 
-    For example, a task may store a metric from `build_metrics` and read it when an evaluation ends.
+    Use it where the framework calls a method once more than the user expects. For example, a task
+    may store a metric in `build_metrics` and read it when an evaluation ends.
     """
     kept = dict(vars(owner))
     yield

@@ -1,9 +1,9 @@
-"""The check of whether a run may resume from the checkpoints of an earlier run, given both configs.
+"""The check that a run may resume from the checkpoints of an earlier run, given both configs.
 
 A field has changed if its value differs both from the value that was passed to the earlier run and
 from the value that this run resolved it to (epochs are resolved to steps, `auto` to an execution
-mode). A schedule has changed if it has other steps for the training length of the earlier run. This
-module does not need TensorFlow.
+mode). A schedule has changed if its steps, computed for the training length of the earlier run,
+differ. This module does not need TensorFlow.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ HARMLESS = (
     "task.*_data.autotune_algorithm",
     "task.*_data.trainer_id",
     "task.task_routines*.eval_steps",
-    # No patterns: they could match the fields of a user's `TrainerConfig`.
+    # Do not use patterns below, because they could match the fields of a user's `TrainerConfig`.
     "trainer.allow_tpu_summary",
     "trainer.best_checkpoint_eval_metric",
     "trainer.best_checkpoint_export_subdir",
@@ -92,11 +92,11 @@ _SCHEDULES = "trainer.optimizer_config."
 # The path of the architecture field. Its subfields hold the chosen option of each label.
 _ARCHITECTURE = "task.arch"
 
-# The path of the list of several tasks.
+# The path of the list of tasks in a multi-task config.
 _ROUTINES = "task.task_routines"
 
-# The paths of the fields of one of several tasks. They contain names instead of numbers, because a
-# run may evaluate a part of the tasks.
+# Matches the path of a field of one task in a multi-task config. Such paths contain task names
+# instead of indices, because a run may evaluate only some of the tasks.
 _OF_ROUTINE = re.compile(r"task\.task_routines\[(?P<name>.*)\]\.(?P<field>.*)")
 
 # The last path component of a `Change` that reports new contents of a file named in the config.
@@ -133,7 +133,8 @@ def is_harmless(path: str) -> bool:
 def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = False) -> list[Change]:
     """Compare a config with the config of the checkpoints in a directory, and log the changes.
 
-    Without a checkpoint, nothing is compared; a warning tells if there must have been one.
+    Without a checkpoint, nothing is compared. A warning is logged if the checkpoints of the earlier
+    run have been lost.
 
     Args:
         params: The config of this run.
@@ -182,7 +183,7 @@ def _warn_of_lost_checkpoints(model_dir: str) -> None:
         return
     record = read_run(model_dir)
     has_ended = record.get("global_step") and record.get("status") in ("done", "preempted")
-    # Do not warn about a run that keeps no checkpoints; its chain lists none.
+    # Do not warn about a run that keeps no checkpoints. Its chain of checkpoints is empty.
     if has_ended and chain.listed(chain.read(model_dir)):
         logging.warning(
             "The run in %s has reached step %s, but its checkpoints are gone. Training restarts "
@@ -245,7 +246,8 @@ def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
     if isinstance(train_steps := became.get("trainer.train_steps"), int):
         in_steps = flatten(epochs.schedule_steps(own, train_steps))
         ratios = [path for path, value in in_steps.items() if value is None]
-        # If the last start ended before it knew the length of an epoch, it has recorded the ratios.
+        # Compare ratios instead of steps if the last start recorded ratios, because it ended before
+        # the length of an epoch was known.
         if all(became.get(path) is None for path in ratios):
             new |= in_steps
     new, given, became = runs = [by_task(values) for values in (new, given, became)]
@@ -263,7 +265,7 @@ def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
             continue
         routine = _OF_ROUTINE.fullmatch(path)
         if routine and not all(routine["name"] in (each.get(_ROUTINES) or ()) for each in runs):
-            # Only one of the runs has this task, which the lists of names tell.
+            # A task was added or removed, which the change of the list of names reports.
             continue
         # A schedule's steps may have been configured as ratios, so compare only the resolved steps.
         olds = [became] if path.startswith(_SCHEDULES) else [given, became]
@@ -291,7 +293,7 @@ def by_task(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _names_of_tasks(values: Mapping[str, Any]) -> list[Any]:
-    """Return the names of several tasks in a flat config, in their order."""
+    """Return the task names in a flat multi-task config, in order."""
     return [
         routine.get("task_name") or (routine.get("task_config") or {}).get("name")
         for routine in values.get(_ROUTINES) or ()
@@ -385,7 +387,7 @@ def recorded_steps(params: hyperparams.Config, model_dir: str) -> dict[str, int]
     """Return the steps that the run in a model directory has derived from its epochs.
 
     Args:
-        params: The config of a run that does not know its own steps.
+        params: The config of a run whose own steps are unknown.
         model_dir: The model directory of the training run.
 
     Returns:

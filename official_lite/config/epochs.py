@@ -46,7 +46,7 @@ _SEARCHES = ("darts", "enas", "gumbel", "proxyless", "spos")
 
 _SEVERAL_TASKS = "With several tasks, the length can't be derived from the data."
 
-# The number of steps for which schedules are built that no step will read.
+# The number of steps for which schedules are built if no training step will read them.
 _ANY_STEPS = 1000
 
 # Values that leave a field unset.
@@ -153,7 +153,7 @@ def schedule_steps(params: Any, train_steps: int) -> dict[str, Any]:
 
 
 def warn_of_batch_size(params: Any, step: int, earlier_size: int) -> None:
-    """Warn if a run in epochs trains another number of them, because the batch size has changed.
+    """Warn if a new batch size changes the number of epochs for which a resumed run trains.
 
     Args:
         params: The config that was resolved for the current batch size.
@@ -165,7 +165,7 @@ def warn_of_batch_size(params: Any, step: int, earlier_size: int) -> None:
     if not step or not size or conversion is None or params.trainer.train_steps != conversion.value:
         return
     planned, wanted = conversion.value, conversion.given_value
-    # The steps in which batches of the current size read the examples of the earlier steps.
+    # The steps in which batches of the current size would have read the earlier examples.
     read = Fraction(step * earlier_size, size)
     trained = wanted * float((read + max(planned - step, 0)) / planned)
     logging.warning(

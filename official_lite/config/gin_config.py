@@ -41,7 +41,7 @@ _CONSTANTS = {"official_lite.inf": math.inf, "official_lite.minus_inf": -math.in
 
 
 class CodeInGinError(errors.ConfigValueError):
-    """Gin that can run code, where only fields of the experiment may be bound."""
+    """A gin statement that can run code, where only fields of the experiment may be bound."""
 
 
 @gin.configurable(_BLOCK, module="official_lite")
@@ -89,7 +89,7 @@ def refuse_code(gin_files: Sequence[str] | None, gin_params: Sequence[str] | Non
 
 @contextlib.contextmanager
 def _parsing() -> Iterator[None]:
-    """Convert the errors of gin."""
+    """Convert the errors that gin raises to a `ConfigValueError`."""
     try:
         yield
     except errors.ConfigError:

@@ -56,6 +56,7 @@ class ParseConfigOptions:
     tf_data_service: str = ""
     params_override: str = ""
     set: list[str] = dataclasses.field(default_factory=list)
+    prediction_output_dir: str = ""
     safe_config: bool = False
     apply_gin: bool = True
 
@@ -78,7 +79,8 @@ class ExperimentParser:
         plugins.restrict(None)
         params = self.base_experiment()
         if _flag(self._flags_obj, "safe_config"):
-            trusted = [*given_by_code(params), self._flags_obj.tpu]
+            own = [self._flags_obj.tpu, _flag(self._flags_obj, "prediction_output_dir")]
+            trusted = [*given_by_code(params), *own]
             plugins.restrict(plugins.Restriction("--safe_config was given.", trusted))
         params = self.parse_config_file(params)
         if gin.config_str() and _flag(self._flags_obj, "apply_gin") is not False:
@@ -88,6 +90,7 @@ class ExperimentParser:
         params = self.parse_data_service(params)
         params = self.parse_params_override(params)
         params = self.parse_set(params)
+        params = self.parse_prediction_output_dir(params)
         params = expand_home(expand(params, self._default_workspace))
         # Look for code in the strings only after all placeholders are replaced.
         for text in hyperparams.texts(params):
@@ -146,6 +149,12 @@ class ExperimentParser:
         epochs.refuse_both(params, values, "--set")
         with epochs.log_replaced(params, "--set"):
             params_dict.set_by_paths(params, values.items())
+        return params
+
+    def parse_prediction_output_dir(self, params: Any) -> Any:
+        """Apply `--prediction_output_dir`, if it was given."""
+        if directory := _flag(self._flags_obj, "prediction_output_dir"):
+            params.override({"prediction": {"output_dir": directory}})
         return params
 
     def _override_by_file(self, params: Any, config_file: str) -> None:
@@ -211,8 +220,8 @@ def _split(assignment: str) -> tuple[str, str]:
 
 def _refuse_masked_passwords(params: hyperparams.Config) -> None:
     masked = f":{yaml_io.MASK}@"
-    # `texts` also covers the unselected alternatives of a `OneOfConfig`, which `flatten` omits. A
-    # masked password is refused only in a field that `flatten` lists.
+    # `texts` also covers the unselected alternatives of a `OneOfConfig`, in which masked passwords
+    # are allowed, because the run does not use them. `flatten` omits these alternatives.
     is_masked = any(masked in text for text in hyperparams.texts(params))
     for path, value in hyperparams.flatten(params).items() if is_masked else ():
         if masked in str(value):
@@ -305,8 +314,9 @@ def _one_step(params: Any) -> dict[str, Any]:
 def _few_steps(params: Any) -> dict[str, Any]:
     """Return overrides that limit training to a few steps.
 
-    If only the data know the length of an epoch, all steps become one epoch. Without a field in
-    epochs the data are not asked, but a stage, a callback or a report may need the length.
+    If the length of an epoch would have to be read from the data, all steps become one epoch. If no
+    field is in epochs, `steps_per_epoch` is kept, because a stage, a callback or a report may need
+    it.
     """
     few_steps = _FEW_STEPS | _no_eval_steps(params)
     given = hyperparams.get_by_path(params, "trainer.steps_per_epoch")
@@ -351,7 +361,7 @@ def uses_workspace(values: Any) -> bool:
 
 
 def expand(params: Any, default: str = "") -> Any:
-    """Replace the placeholder in a config by the absolute path of the workspace.
+    """Replace the placeholder in a config with the absolute path of the workspace.
 
     The field `workspace` is set to the same path.
 
@@ -405,7 +415,7 @@ def place(directory: str, relative_to: str = "") -> str:
 
 
 def read_model_files(params: Any) -> Any:
-    """Replace the names of small files on which the model depends by the contents of these files.
+    """Replace the names of small files on which the model depends with the contents of the files.
 
     A file such as the architecture that a search has found may change after the run has begun,
     which would change the model. For a large file, such as a vocabulary, a run records only the
@@ -431,18 +441,26 @@ def read_model_files(params: Any) -> Any:
     return changed
 
 
+def model_file_paths(params: Any) -> dict[str, str]:
+    """Return the file in each field of `TaskConfig.MODEL_FILES`, by the field's path."""
+    return {
+        f"{path}.{name}": str(file)
+        for path, task in _tasks(params)
+        for name in getattr(type(task), "MODEL_FILES", ())
+        if (file := getattr(task, name))
+    }
+
+
 def model_file_checksums(params: Any) -> dict[str, str]:
     """Return the checksum of each file in a field of `TaskConfig.MODEL_FILES`, by the field's path.
 
     Missing files and files on remote file systems are left out.
     """
     found = {}
-    for path, task in _tasks(params):
-        for name in getattr(type(task), "MODEL_FILES", ()):
-            file = getattr(task, name)
-            if file and not files.is_remote(file) and os.path.isfile(file):
-                with files.open_file(file, "rb") as opened:
-                    found[f"{path}.{name}"] = hashlib.sha256(opened.read()).hexdigest()
+    for path, file in model_file_paths(params).items():
+        if not files.is_remote(file) and os.path.isfile(file):
+            with files.open_file(file, "rb") as opened:
+                found[path] = hashlib.sha256(opened.read()).hexdigest()
     return found
 
 

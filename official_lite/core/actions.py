@@ -49,21 +49,22 @@ _ROWS_AT_ONCE = 2**15
 
 
 class NonfiniteCheck:
-    """Check of a trainer's variables for non-finite values, in one compiled pass.
+    """Checks a trainer's variables for non-finite values in one compiled pass.
 
     Values that were not finite when training began, such as those of a causal mask, are not
     checked.
 
-    The loss of a step does not show whether the update after it was good: a gradient may be
-    non-finite although the loss is finite.
+    Checking the loss is not enough: a gradient, and thus the update, may be non-finite although
+    the loss is finite.
 
-    Embedding tables, of which a step updates only some rows, may be so large that a pass takes as
-    long as hundreds of steps. They are checked less often; a bad row also shows in the loss when it
-    is looked up.
+    A pass over a large embedding table can take as long as hundreds of steps, although a step
+    updates only some of its rows. Such tables are checked less often; a bad row also shows in the
+    loss when it is looked up.
 
     Args:
-        trainer: The trainer, whose `model`, `optimizer` and `global_step` are used. If it searches
-            an architecture, its `alphas` and `arch_optimizer` are checked, too.
+        trainer: The trainer. The variables of its `model` are checked, and those of all optimizers
+            in its `checkpoint`, together with the variables that they train, such as the critic of
+            a GAN or the `alphas` of an architecture search.
     """
 
     def __init__(self, trainer: base_trainer.Trainer) -> None:
@@ -76,16 +77,19 @@ class NonfiniteCheck:
         for search in self._searches:
             search.begin()
 
-    def bad_variables(self) -> list[str]:
-        """Return the paths of the variables that have become infinite or NaN somewhere."""
+    def bad_variables(self, always_checks_tables: bool = False) -> list[str]:
+        """Return the paths of the variables that have become infinite or NaN somewhere.
+
+        Args:
+            always_checks_tables: Whether to check large tables even if they were checked recently.
+        """
         all_but_tables, tables = self._searches
         bad = all_but_tables.bad_variables()
         step = int(self._trainer.global_step.numpy())
-        if bad or not self._is_time_for_tables(step):
+        if bad or not (always_checks_tables or self._is_time_for_tables(step)):
             return bad
         bad = tables.bad_variables()
-        # After a bad result, recovery repeats the steps one by one; check the tables after each of
-        # them.
+        # After a bad result, check the tables again at the next opportunity.
         self._last_look = None if bad else step
         return bad
 
@@ -96,16 +100,16 @@ class NonfiniteCheck:
     @functools.cached_property
     def _searches(self) -> tuple["_Search", "_Search"]:
         """Two searches: over all variables except the large tables, and over the large tables."""
-        trainer: Any = self._trainer
-        optimizer = trainer.optimizer
-        # A search also learns an architecture, whose variables are not weights of the model.
-        arch_optimizer = getattr(trainer, "arch_optimizer", None)
-        found = [*trainer.model.variables, *getattr(optimizer, "variables", ())]
-        if arch_optimizer is not None:
-            found += [*trainer.alphas, *arch_optimizer.variables]
-        found = [v for v in found if keras.backend.is_float_dtype(v.dtype)]
+        trainer = self._trainer
+        parts = tf.train.TrackableView(trainer.checkpoint).descendants()
+        optimizers = [part for part in parts if isinstance(part, keras.optimizers.Optimizer)]
+        variables = list(trainer.model.variables)
+        for optimizer in optimizers:
+            variables += [*optimizer._trainable_variables, *optimizer.variables]
+        unique = {id(v): v for v in variables}.values()
+        found = [v for v in unique if keras.backend.is_float_dtype(v.dtype)]
         tables: list[Any] = []
-        if distributed_gradients.updates_rows(optimizer):
+        if any(map(distributed_gradients.updates_rows, optimizers)):
             tables = [v for v in found if len(v.shape) == 2 and embedding_lookups.is_large(v)]
         are_tables = {id(table) for table in tables}
         others = [v for v in found if id(v) not in are_tables]
@@ -114,7 +118,7 @@ class NonfiniteCheck:
 
 
 class _Search:
-    """Search for non-finite values in variables, on all replicas of this host."""
+    """Finds variables with non-finite values on the replicas of this host."""
 
     def __init__(
         self, variables: Sequence[Any], is_finite: Callable[[tf.Variable], tf.Tensor]
@@ -183,7 +187,7 @@ def _rows_are_finite(table: tf.Variable) -> tf.Tensor:
 
 RECORD_NAME = "recovery.json"
 
-# The field of a recorded blow-up from which the run has not recovered yet.
+# The field that marks a recorded blow-up from which the run has not recovered yet.
 _OPEN = "open"
 
 
@@ -229,8 +233,8 @@ class BlowUpRecord:
     def add(self, step: int, what: str) -> None:
         """Record a blow-up, which stays open until `close` is called.
 
-        If the run is stopped or killed before, the resumed run repeats the blow-up and counts it
-        then. It therefore does not read the open one.
+        If the run ends before `close`, the resumed run repeats the blow-up and counts it again. The
+        resumed run therefore ignores open blow-ups.
         """
         self._blow_ups.append({"step": step, "what": what, _OPEN: True})
         self._write()
@@ -245,8 +249,9 @@ class BlowUpRecord:
     ) -> None:
         """Record the batch with which training continues after recovery to a checkpoint.
 
-        The checkpoint itself lacks the last skip. Without this record, a run that is killed before
-        its next checkpoint would read the bad batches again. The last blow-up is also closed.
+        The checkpoint itself does not contain this skip. Without this record, a run that is killed
+        before its next checkpoint would read the bad batches again. The last blow-up is also
+        closed.
 
         Args:
             checkpoint_step: The step of the checkpoint.
@@ -335,7 +340,7 @@ class RecoveryAction:
         step = int(trainer.global_step.numpy())
         found = self.find_bad_step()
         if found is None and step == self._unexplained:
-            # Running the same steps another time would end in the same way.
+            # Repeating the steps once more would give the same result.
             logging.warning(
                 "The blow-up at step %d did not occur when its steps were repeated one by one, for "
                 "the second time. Training continues after the repeated steps.",
@@ -426,7 +431,7 @@ class RecoveryAction:
 
     def _restore_without_repeating(self) -> None:
         if isinstance(self._trainer, base_trainer.Trainer):
-            # Its data continue with unread batches, so they must not be built again.
+            # Training continues with the unread batches, so the data must not be rebuilt.
             with self._trainer.keeping_position():
                 self._restore_checkpoint()
             return
@@ -450,8 +455,8 @@ class RecoveryAction:
     def _repeating_trainer(self) -> base_trainer.Trainer | None:
         """The trainer if it can repeat steps, else None.
 
-        Asynchronous workers can't repeat steps, because they continue with unread batches. Several
-        tasks can't either, because each has its own position in its data.
+        Asynchronous workers can't repeat steps, because they continue with unread batches. A
+        trainer of several tasks can't either, because each task has its own position in its data.
         """
         trainer = self._trainer
         if not isinstance(trainer, base_trainer.Trainer):
@@ -461,7 +466,7 @@ class RecoveryAction:
 
 
 def _next_batch(skip: Mapping[str, Any], trainer: base_trainer.Trainer) -> int:
-    """Return the batch with which training continues after a recorded skip, in batches of now."""
+    """Return the `next_batch` of a recorded skip, converted to the trainer's batch size."""
     count = int(skip["next_batch"])
     if "batch_size" not in skip:
         # Older versions recorded the number of steps that would read as many batches.
@@ -522,18 +527,18 @@ class RecoveryCondition:
             self._state.begin()
 
     def __call__(self, outputs: orbit.runner.Output) -> bool:
-        """Check `outputs["training_loss"]` and the variables for a blow-up.
+        """Check `outputs["training_loss"]`, if there is one, and the variables for a blow-up.
 
         Raises:
             errors.DivergedError: If there were more blow-ups than `recovery_max_trials` allows.
         """
-        if "training_loss" not in outputs:
+        if "training_loss" not in outputs and self._state is None:
             return False
         step = int(orbit.utils.get_value(self.global_step))
         what = self.describe_blow_up(outputs)
         if what is None:
             self._last_good_step = step
-            # The run has recovered, perhaps by an action that does not have this record.
+            # Close the record here, too, because a custom recovery action can't do so.
             self.record.close()
             return False
         self.record.add(step, what)
@@ -551,11 +556,28 @@ class RecoveryCondition:
             f"`trainer.recovery_max_trials` is {self.recovery_max_trials}. {where}"
         )
 
-    def describe_blow_up(self, outputs: orbit.runner.Output) -> str | None:
-        """Describe what is wrong with the outputs or the variables; return None if nothing is."""
+    def describe_blow_up(
+        self, outputs: orbit.runner.Output, always_checks_tables: bool = False
+    ) -> str | None:
+        """Describe what is wrong with the outputs or the variables; return None if nothing is.
+
+        Args:
+            outputs: What the trainer reported.
+            always_checks_tables: See `NonfiniteCheck.bad_variables`.
+        """
+        if "training_loss" in outputs and (what := self._describe_loss(outputs["training_loss"])):
+            return what
+        if bad := self._state.bad_variables(always_checks_tables) if self._state else []:
+            others = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+            if "training_loss" in outputs:
+                return f"The loss is finite, but these variables are not: {bad[0]}{others}"
+            return f"These variables are not finite: {bad[0]}{others}"
+        return None
+
+    def _describe_loss(self, losses: Any) -> str | None:
         # If there are several losses, such as one per replica, check the largest. `np.max` returns
         # NaN if any of them is NaN.
-        loss = float(np.max(orbit.utils.get_value(outputs["training_loss"])))
+        loss = float(np.max(orbit.utils.get_value(losses)))
         step = int(orbit.utils.get_value(self.global_step))
         if not math.isfinite(loss):
             return f"The training loss is {loss}"
@@ -564,9 +586,6 @@ class RecoveryCondition:
                 f"The training loss is {loss:g}, above `trainer.loss_upper_bound` "
                 f"({self.loss_upper_bound:g}; raise it if such losses are normal)"
             )
-        if bad := self._state.bad_variables() if self._state else []:
-            others = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-            return f"The loss is finite, but these variables are not: {bad[0]}{others}"
         return None
 
     def _where(self, step: int) -> str:
@@ -724,7 +743,10 @@ def _recovery(
     action = RecoveryAction(
         checkpoint_manager,
         trainer,
-        is_bad=lambda output: condition.describe_blow_up(output) is not None,
+        # Check large tables after each repeated step, or the step that damaged one is not found.
+        is_bad=lambda output: (
+            condition.describe_blow_up(output, always_checks_tables=True) is not None
+        ),
         record=condition.record,
     )
     return orbit.actions.ConditionalAction(condition, action)

@@ -84,12 +84,12 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     # The key of the loss in the logs that a step returns.
     loss = "loss"
 
-    # Whether the evaluation metrics expect one score per class. `Predictor` sets this
+    # Whether the metrics or the compiled loss expect one score per class. `Predictor` sets this
     # attribute before it predicts.
     scores_classes = False
 
-    # A checkpoint contains the attributes of the trainer's own tasks, and nothing of other tasks
-    # that a trainer, a task or a hook keeps.
+    # Checkpoints save the attributes of the trainer's own tasks only. Other tasks that a trainer, a
+    # task or a hook refers to are not saved.
     is_checkpoint_state = False
 
     _is_loss_checked = False
@@ -428,9 +428,10 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
 
         The default implementation returns the outputs of the model: under `output` for a single
         tensor, under its name for a tensor in a dictionary, and under `output_0`, `output_1`, …
-        for tensors in a list. If the metrics of the task say that the outputs are scores of
-        classes, as `SparseCategoricalAccuracy` does, a column `class` has the index of the highest
-        score. If the model ends with a softmax, a column `probability` has the highest score.
+        for tensors in a list. If the metrics, or the loss given to `compile`, say that the outputs
+        are scores of classes, as `SparseCategoricalAccuracy` does, a column `class` has the index
+        of the highest score. If the model ends with a softmax, a column `probability` has the
+        highest score.
 
         Override this method to write other columns, such as an id in the features::
 
@@ -569,9 +570,9 @@ def _has_compiled_loss(model: keras.Model) -> bool:
 def find_init_checkpoint(task: Task, path: str) -> str | None:
     """Return the checkpoint that `init_checkpoint` names; None if there is none.
 
-    If it is a directory, this is the checkpoint that the trainer chose when it last initialized the
-    model, or else the latest one. A pretraining that is still running may save others while the
-    parts of the checkpoint are loaded one after the other.
+    For a directory, return the checkpoint that the trainer chose when it last initialized the
+    model, or else the latest one. Looking up the latest checkpoint for each part would mix
+    checkpoints if a running pretraining job saves a new one in between.
 
     Args:
         task: The task.
@@ -581,7 +582,7 @@ def find_init_checkpoint(task: Task, path: str) -> str | None:
 
 
 def choose_init_checkpoint(task: Task, path: str, found: str | None) -> None:
-    """Let a task load the checkpoint `found`, or for None any; see `find_init_checkpoint`."""
+    """Make `find_init_checkpoint` return `found` for `path`; None removes the earlier choice."""
     _init_checkpoints[task] = {} if found is None else {path: found}
 
 
@@ -598,7 +599,8 @@ def load_optimizer(
         config: The task config.
         optimizer: The optimizer.
         model: The model.
-        task: The task, to load from the same checkpoint as its weights; see `find_init_checkpoint`.
+        task: The task. If given, the optimizer is loaded from the checkpoint that was chosen for
+            the weights of the task; see `find_init_checkpoint`.
     """
     part = hyperparams.get_by_path(config, "init_checkpoint_optimizer", "none")
     if part != "none" and config.init_checkpoint:
@@ -615,8 +617,8 @@ def load_optimizer(
             with_counters=part == "all",
         )
         if part == "slots":
-            # At step 0, a schedule-free optimizer would replace the loaded weights by its momentum,
-            # the saved weights before averaging.
+            # At step 0, a schedule-free optimizer would overwrite the loaded weights with its
+            # momentum slots, which hold the saved weights before averaging.
             adamw.restart_averaging(optimizer)
 
 
@@ -628,7 +630,8 @@ def load_averages(
 ) -> None:
     """Load the averaged weights of `init_checkpoint`, which evaluations and predictions use.
 
-    If the task overrides `initialize`, its weights may come from elsewhere, and they are kept.
+    If the task overrides `initialize`, nothing is loaded, because its weights may not come from
+    this checkpoint.
     """
     path = hyperparams.get_by_path(config, "init_checkpoint", "")
     if path and type(task).initialize is Task.initialize:
@@ -689,7 +692,8 @@ def warn_of_overridden_step(model: keras.Model | tf.Module, task: Task, name: st
 
     Args:
         model: The model.
-        task: The task. One that overrides its own step may call the step of the model.
+        task: The task. If it overrides the step, there is no warning, because its step may call the
+            step of the model.
         name: The name of the step of the task.
     """
     in_keras = "test_step" if name == "validation_step" else name

@@ -58,7 +58,7 @@ TrainerConfig = config_definitions.TrainerConfig
 Metrics = list[keras.metrics.Metric]
 get_runtime_options = modes.get_runtime_options
 
-# The function that `building_first` was given.
+# The function passed to the current `building_first` context.
 _build_first: contextvars.ContextVar[Callable[[Any], None] | None] = contextvars.ContextVar(
     "build_first", default=None
 )
@@ -112,7 +112,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     _executor: executors.GraphExecutor
     _eval_executor: executors.GraphExecutor
     _accumulator: Any = None
-    # The function that adds the outputs of the other workers to those of an evaluation step.
+    # The function that gathers the outputs of an evaluation step from all workers.
     _gather_outputs: Any = None
     _built_train_dataset: Dataset | None = None
     # Whether the step was searched for ops whose results a resumed run would not reproduce.
@@ -211,7 +211,10 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     @property
     def _divided_cls(self) -> type["Trainer"]:
-        """The class whose steps are divided into micro-batches and virtual replicas."""
+        """The class whose step methods must not be overridden if batches are divided.
+
+        Micro-batches and virtual replicas rely on these methods; see `modes.check_overrides`.
+        """
         return Trainer
 
     @property
@@ -480,7 +483,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         optimizer_factory.follow_weights(self.optimizer)
         base_task.load_optimizer(self.config.task, self.optimizer, self.model, task=self.task)
         if True not in self._task_metrics:
-            # Training starts its averages at the loaded weights, but without training, the averages
+            # Training restarts the averages at the loaded weights. Without training, the averages
             # of the checkpoint are the weights to evaluate.
             base_task.load_averages(self.task, self.config.task, self.optimizer, self.model)
 
@@ -494,7 +497,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         if not path:
             return
         found = None
-        # In other directories, such as those that only the task can read, nothing is found.
+        # If the path is not a directory, the task must interpret it, so choose no checkpoint here.
         if tf.io.gfile.isdir(files.expand_home(path)):
             found = warm_start.find_checkpoint(path)
             if True in self._task_metrics:
@@ -558,7 +561,6 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         return {"": self._metric_groups.get("train", [self.train_loss, *self.train_metrics])}
 
     def _training_logs(self, groups: Mapping[str, step_metrics.MetricGroup]) -> dict[str, Any]:
-        """Return the training logs, computed from the metric groups."""
         return groups[""].results()
 
     # The part of a training step that each replica computes.
@@ -643,7 +645,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         """Evaluate, with the averaged weights if the optimizer keeps averages.
 
         The training weights are restored even if the evaluation fails. If a hook evaluates within a
-        reporting interval, so are the training metrics, because both splits may share metrics.
+        reporting interval, the training metrics are also restored, because training and evaluation
+        may share metrics.
 
         Raises:
             errors.ConfigValueError: If the trainer was built with `evaluate=False`.
@@ -703,9 +706,10 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def eval_reduce(self, state: Any = None, step_outputs: nests.Nest = None) -> Any:
         """Fold a step's outputs into the evaluation's state, on the host.
 
-        With several workers, `aggregate_logs` gets the outputs of the replicas of all workers,
-        unless the fold is part of a compiled loop, or `next_eval_inputs` may add values of its own,
-        which must remain together with the outputs.
+        With several workers, `aggregate_logs` gets the outputs of the replicas of all workers.
+        There are two exceptions: in a compiled loop, and if `next_eval_inputs` is overridden, each
+        worker folds only its own outputs. The values that `next_eval_inputs` adds exist only on
+        this worker.
         """
         is_gathered = (
             tf.executing_eagerly()
@@ -758,8 +762,9 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         the training weights are restored.
 
         Args:
-            first_batch: The number of global batches to skip. Skipping changes no bit of the other
-                predictions: if they may depend on the skipped batches, these are computed as well.
+            first_batch: The number of global batches to skip. The other predictions are identical
+                to those of a full pass: if they may depend on the skipped batches, the skipped
+                batches are computed as well.
 
         Yields:
             One array per column, with one row per example of the batch. If replicas predict rows of
@@ -789,7 +794,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def after_restore(self) -> None:
         """Resume the training data at the restored position; called after a checkpoint is restored.
 
-        The data of a trainer that was given its dataset start from the beginning.
+        A dataset that was passed to the trainer starts from the beginning.
         """
         model_state.follow_statistics(self.model)
         step = int(self.global_step.numpy())
@@ -956,10 +961,10 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 def building_first(build: Callable[[Any], None] | None) -> Iterator[None]:
     """Enter a context in which a new trainer calls `build(model)` before it builds the model.
 
-    Use it to build the layers that others than the trainer call. The constructor of the trainer
-    calls the function, because its class may have to prepare the model, such as the choices of an
-    architecture search, before any step can be traced. A trainer that neither trains nor evaluates
-    then does not read the data of predictions, which may not exist.
+    Use it to build layers that the trainer's own steps do not call. The constructor of the trainer
+    calls the function, because a trainer class may have to prepare the model before any step can be
+    traced; an architecture search, for example, sets its choices. A trainer that neither trains nor
+    evaluates then does not read the prediction data, which may not exist.
 
     Args:
         build: A function that takes a model and builds layers of it; None for no function.

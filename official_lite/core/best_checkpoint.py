@@ -110,7 +110,7 @@ class BestCheckpointExporter(best_checkpoints.BestCheckpoints):
             super().protect()
 
     def settle(self, step: int) -> None:
-        """Stop protecting what only states before `step` need; see `BestCheckpoints`."""
+        """Stop protecting files that only states before `step` need; see `BestCheckpoints`."""
         if self.may_export():
             super().settle(step)
 

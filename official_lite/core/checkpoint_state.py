@@ -38,8 +38,8 @@ def add_attributes(
     variables, random generators, lookup tables, modules and `tf.train.Checkpoint`s, also in lists
     and dictionaries, unless the checkpoint already has them. A trainer with a second model and a
     second optimizer therefore only needs to keep them as attributes. Metrics are excluded, because
-    they are empty whenever a checkpoint is saved. A warning names each iterator. A later call also
-    adds the attributes that have been set since.
+    they are empty whenever a checkpoint is saved. Iterators are not saved; a warning names each of
+    them. A later call also adds the attributes that have been set since.
 
     Args:
         checkpoint: The checkpoint of the trainer.
@@ -51,7 +51,8 @@ def add_attributes(
             yet, so that a resumed run could not restore them.
     """
     owners = {"trainer_attributes": trainer, **attributes.tasks_of(trainer)}
-    # Begin anew, because the attributes of an earlier call would be known.
+    # Remove what an earlier call added, because `find_state` skips objects that are in the
+    # checkpoint.
     for name in owners:
         attributes.replace(checkpoint, name, None)
     known = attributes.parts_of(checkpoint)
@@ -117,7 +118,7 @@ def find_unneeded(
 def find_new_kinds(checkpoint: tf.train.Checkpoint) -> Iterator[Any]:
     """Yield the weights and attributes in a checkpoint that older versions did not save.
 
-    State that is not a weight needs no mention; see `fallback.require_complete`.
+    Other state is left out, because `fallback.require_complete` does not check it.
     """
     for name, item in model_state.find_new_items(checkpoint):
         if name == "hidden_weights":
@@ -139,13 +140,13 @@ def _below_new_kinds(part: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def undone_by_stop(checkpoint: tf.train.Checkpoint) -> Iterator[None]:
-    """Undo what an evaluation in the context does to the saved state if a stop signal ends it.
+    """Restore the state from before an evaluation if a stop signal interrupts the evaluation.
 
-    The resumed run repeats the evaluation, which therefore has to begin with the same state: that
-    of random generators and of recurrent layers with `stateful=True`.
+    The resumed run repeats the evaluation, which must begin with the same state of random
+    generators and of recurrent layers with `stateful=True`.
 
     Args:
-        checkpoint: The checkpoint that the signal makes the run save.
+        checkpoint: The checkpoint that the run saves after the signal.
     """
     found = [
         part for part in tf.train.TrackableView(checkpoint).descendants() if _is_random_state(part)
@@ -176,7 +177,7 @@ class RunDescription:
 
     Args:
         trainer: The trainer, whose model and optimizer are described. Its constant hyperparameters
-            must still be those of the config.
+            must still have the values from the config.
         strategy: The strategy of the trainer.
         get_params: A function that returns the current config, which changes when epochs are
             resolved or an execution mode is chosen.
@@ -205,11 +206,11 @@ class RunDescription:
         return self._described[1]
 
     def follow_hyperparameters(self, saved: Mapping[str, Any]) -> None:
-        """Set each constant hyperparameter that the config has changed, after a restore.
+        """Set each constant hyperparameter that has changed in the config, after a restore.
 
-        Keras keeps a constant learning rate in a variable, and `keras2` also the others, so a
-        restore undoes the change. The restored value stays if the config is unchanged, because a
-        callback or a hook may have set it.
+        Keras keeps a constant learning rate in a variable, and `keras2` does so for all
+        hyperparameters, so a restore undoes a change of the config. If the config is unchanged, the
+        restored value stays, because a callback or a hook may have set it.
 
         Args:
             saved: The description in the commit file of the restored checkpoint.

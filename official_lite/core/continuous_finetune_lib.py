@@ -79,7 +79,8 @@ def run_continuous_finetune(
     if cluster.is_server(params.runtime.distribution_strategy):
         cluster.serve()
         return {}
-    # The config is compared with those of earlier runs, which recorded the contents of these files.
+    # Earlier runs recorded the contents of these files, and their configs are compared with this
+    # one.
     params = parsing.read_model_files(parsing.expand_home(params))
     model_dir = files.expand_home(model_dir)
     _check_arguments(mode, params.task.init_checkpoint)
@@ -130,8 +131,9 @@ def _finetune_all(
         try:
             logs = finetune(strategy, task, run_params, run_dir)
         except (errors.CheckpointError, tf.errors.NotFoundError):
-            # A run with a checkpoint of its own does not read the pretraining checkpoint. Several
-            # processes can't skip it, because others may have read it before it was removed.
+            # Skip the checkpoint only if it was removed before this run read it. A run that has a
+            # checkpoint of its own does not read it. In a cluster, no process may skip it alone,
+            # because others may have read it in time.
             is_read = not latest.latest_checkpoint(run_dir) and tf_config.read_tf_config() is None
             if files.exists(f"{path}.index") or not is_read:
                 raise
@@ -212,7 +214,7 @@ def _check_earlier_runs(params: config_definitions.ExperimentConfig, model_dir: 
 def _pretrain_checkpoints(
     params: config_definitions.ExperimentConfig, model_dir: str, last_step: int | None
 ) -> Iterator[tuple[int, str]]:
-    """Yield the step and the path of each pretraining checkpoint, those of begun runs first."""
+    """Yield the step and path of each pretraining checkpoint, starting with unfinished runs."""
     begun = _begun(model_dir)
     for step, path in begun.items():
         if not last_step or step <= last_step:
@@ -228,7 +230,7 @@ def _pretrain_checkpoints(
 def _begun(model_dir: str) -> dict[int, str]:
     """Return the step and the pretraining checkpoint of each run that can be resumed.
 
-    An incomplete run before the last complete one was left by an older version, which skipped it.
+    Incomplete runs before the last complete one are ignored: an older version skipped them.
     """
     found = [match for name in files.list_names(model_dir) if (match := _RUN.fullmatch(name))]
     steps = sorted(int(match[1]) for match in found)

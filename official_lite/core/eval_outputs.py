@@ -18,8 +18,8 @@ def create_gather(strategy: tf.distribute.Strategy) -> Callable[[Outputs], Outpu
 
     All workers must call the function after each step, with the outputs of their own replicas: each
     output is a tuple with one element per replica. The result has the same structure, with one
-    element for each replica of the first worker, then of the second, and so on. Values that are not
-    in such a tuple remain those of this worker.
+    element for each replica of the first worker, then of the second, and so on. All other values
+    are those of this worker.
     """
     exchange = predictor.create_exchange(strategy)
 

@@ -105,7 +105,7 @@ def export(
         path = _newest_checkpoint(checkpoint_path)
         fallback.restore(checkpoint, path, is_partial=True)
         if optimizer is not None:
-            # A weight without an average in the checkpoint is exported itself.
+            # If the checkpoint has no average of a weight, the weight itself is exported.
             ema_optimizer.follow_weights(optimizer)
             warm_start.load_averages(optimizer, export_module.model, path, is_whole=True)
     export_dir = export_savedmodel_dir

@@ -1,4 +1,4 @@
-"""Calls of an evaluator's checkpoint exporter, which may be a class of the Model Garden."""
+"""Calls to the checkpoint exporter of an evaluator, which may be a Model Garden class."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ def export(evaluator: Any, logs: dict[str, Any]) -> Any:
         logs: The results of the evaluation.
 
     Returns:
-        The best value of the metric; None if the exporter does not know it.
+        The best value of the metric; None if the exporter does not report one.
     """
     exporter = evaluator._checkpoint_exporter
     with ema_optimizer.following_weights(evaluator.optimizer):
@@ -34,7 +34,8 @@ def notify(exporter: Any, event: str, *args: Any) -> None:
 def restrict(evaluator: Any, may_export: Callable[[], bool]) -> None:
     """Let the exporter of an evaluator change files only if `may_export` returns True.
 
-    An exporter of another class than `BestCheckpointExporter` is not restricted.
+    Exporters without an attribute `may_export`, such as those of the Model Garden, are not
+    restricted.
     """
     exporter: Any = getattr(evaluator, "_checkpoint_exporter", None)
     if hasattr(exporter, "may_export"):

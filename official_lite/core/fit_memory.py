@@ -27,7 +27,7 @@ _FIELD = "grad_accum_steps"
 
 
 class MicroBatchTooLargeError(errors.OutOfMemoryError):
-    """A micro-batch for which there is no memory, and that can be divided.
+    """Raised if a micro-batch does not fit in memory but can be divided.
 
     Attributes:
         grad_accum_steps: The next number of micro-batches to try.
@@ -96,8 +96,8 @@ def run(
 ) -> None:
     """Run an experiment, and restart it with smaller micro-batches while they do not fit.
 
-    A run that resumes starts with the number of micro-batches that fitted before, or with the
-    largest smaller number by which its batches can be divided now.
+    A resumed run starts with the number of micro-batches that fit in memory before, or with the
+    next smaller number that divides its batches evenly.
 
     Args:
         attempt: Builds and executes the run of a config. It is called again with a changed config.
@@ -117,8 +117,9 @@ def run(
             attempt(params)
             return
         except train_data.UnevenMicroBatchesError as error:
-            # The batch size or the number of replicas may have changed since the earlier run. The
-            # number of replicas is known only after the strategy was created.
+            # The batch size or the number of replicas may have changed since the earlier run. This
+            # is not checked earlier, because the number of replicas is known only after the
+            # strategy is created.
             known = params.trainer.grad_accum_steps
             if known == smallest:
                 raise

@@ -52,7 +52,7 @@ _HOOKS: plugins.Collection = {
 _HOOKS["report_trial"] = "official_lite.search.report_hook:ReportTrial"
 
 # The Keras callbacks that write no files and contact no server. A restricted config may name only
-# these, and a replay leaves out the other ones.
+# these, and a replay skips all others.
 HARMLESS_CALLBACKS = ("EarlyStopping", "ReduceLROnPlateau", "SwapEMAWeights", "TerminateOnNaN")
 
 

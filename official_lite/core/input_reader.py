@@ -237,10 +237,11 @@ class InputReader:
         return dataset
 
     def _seed_of(self, input_context: tf.distribute.InputContext | None) -> int | None:
-        """Return the seed of a pipeline: its own one if each pipeline reads all data.
+        """Return the seed of a pipeline.
 
-        With a common seed, all pipelines would then read the same batches. A
-        `transform_and_batch_fn` may itself divide the data, which must be in a common order.
+        If every pipeline reads all data, each gets a different seed; otherwise all of them would
+        read the same batches. With a `transform_and_batch_fn`, all get the same seed, because the
+        function may divide the data, for which all pipelines need the same order.
         """
         is_common = self._params.sharding or self._transform_and_batch_fn is not None
         if self._common_seed is None or is_common or input_context is None:
@@ -258,8 +259,8 @@ class InputReader:
             logging.info(
                 "Reading and skipping the first %d batches to reach the saved position.", num_read
             )
-            # The stream may end, for example if `sample_fn` takes only a part of it. A run without
-            # an interruption then reads it again.
+            # Repeat the stream, because it may end, for example if `sample_fn` takes only a part of
+            # it. An uninterrupted run also reads it again.
             dataset = dataset.repeat().skip(num_read)
         if self._postprocess_fn is not None:
             dataset = map_examples(dataset, self._postprocess_fn, tf.data.AUTOTUNE)
@@ -283,9 +284,20 @@ class InputReader:
             input_errors.require_records(files, dataset_fn, self._params.input_path)
             if self._in_epochs:
                 return self._read_epochs(files, dataset_fn, input_context)
-            return file_reading.read_files(files, dataset_fn, options, input_context)
+            context = self._sharing_context(input_context)
+            return file_reading.read_files(files, dataset_fn, options, context)
 
         return _for_each(matched_files, read_files)
+
+    def _sharing_context(
+        self, input_context: tf.distribute.InputContext | None
+    ) -> tf.distribute.InputContext | None:
+        """Return the context in which pipelines share the data; None if `sharding` is false.
+
+        In contrast to the options, it does not depend on a tf.data service: the two streams of an
+        architecture search read different halves, although no worker has its own part.
+        """
+        return input_context if self._params.sharding else None
 
     def _batches_are_records(self) -> bool:
         """Return whether the number of batches read determines the number of records read."""
@@ -305,7 +317,7 @@ class InputReader:
             files,
             dataset_fn,
             self._reading_options(),
-            input_context,
+            self._sharing_context(input_context),
             seed=cast(int, self._seed),
             shuffle_buffer_size=self._shuffle_buffer_size,
             first_record=begin.batches_of(input_context) * size,
@@ -318,7 +330,7 @@ class InputReader:
         source = registry.open_source(self._params.source, files, self._params.columns)
         options = self._reading_options()
         seed = file_reading.file_order_seed(files, options, input_context)
-        half, whole = halves.split(input_context if options.sharding else None)
+        half, whole = halves.split(self._sharing_context(input_context))
         pipelines = file_reading.num_sharing_pipelines(options, whole)
         source = reading.select(source, half)
         order = reading.EpochOrder(
@@ -398,8 +410,9 @@ class InputReader:
         return data_service.distribute(dataset, self._data_service, input_context)
 
     def _reading_options(self) -> file_reading.FileReadingOptions:
-        # Each worker of a tf.data service reads all data or its own part, in its own order, so set
-        # no seed and shard no files here. `read` also removes the seed of the run.
+        # Set no seed and shard no files for a tf.data service: each of its workers reads in its own
+        # order, and the service divides the files if requested. `read` also removes the seed of the
+        # run.
         is_served = self._data_service is not None
         return file_reading.FileReadingOptions(
             is_training=self._is_training,

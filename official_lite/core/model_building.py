@@ -135,9 +135,9 @@ def build_for_training(
 ) -> None:
     """Build the layers that only the training step calls, for a run that does not train.
 
-    Otherwise, a checkpoint of the training would contain more weights than the model. No run that
-    does not train needs the training data, so if the step can't be traced, the layers stay unbuilt,
-    and a warning says why.
+    Without these layers, a checkpoint of the training run would contain more weights than the
+    model. A run that does not train may lack the training data, so if the step can't be traced, the
+    layers stay unbuilt and a warning is logged.
 
     Args:
         model: The model; any object other than a Keras model is left unchanged.
@@ -150,8 +150,9 @@ def build_for_training(
     if all(layer.built for layer in model._flatten_layers()):
         return
     try:
-        # Pass no metrics, because building them could replace those of the evaluation, which a task
-        # may keep as attributes. A step that needs them fails only after calling the model.
+        # Pass no metrics, because building training metrics could replace the evaluation metrics
+        # that a task keeps as attributes. A step that requires metrics fails only after it has
+        # called the model.
         build_by_task(model, task, find_spec(), (), optimizer=optimizer)
     except Exception as error:
         logging.warning(
@@ -180,7 +181,7 @@ def build_variables(
     element_spec: nests.Nest,
     metrics: Sequence[Any] = (),
 ) -> None:
-    """Build a model that creates its variables on its first call, and metrics that do so too.
+    """Build a model and metrics that create their variables on their first call.
 
     The task's own step is traced on the element spec of the dataset, but never executed. The model
     is therefore called with exactly the inputs that the task passes to it, and no batch is read.
@@ -280,7 +281,7 @@ def _stops_at_unbuilt_part(
     strategy = tf.distribute.get_strategy()
     requests: list[Callable[[], None]] = []
     failures: list[Exception] = []
-    # A layer may create other layers while it is built, and they get the current policy.
+    # Keep the dtype policy, because a layer may create sublayers while it is built.
     step_fn = user_code.with_dtype_policy(step_fn)
 
     @user_code.not_converted
@@ -308,8 +309,7 @@ def _stops_at_unbuilt_part(
         except Exception as error:
             failures.append(error)
     # A request to build a layer or metric stops the trace with an error, so ignore errors if there
-    # is a request. An error of the step itself occurs again in a later call, which the layer or
-    # metric built below no longer stops.
+    # is a request. If the step itself is at fault, its error occurs again in the next trace.
     if failures and not requests:
         raise failures[0]
     for build in requests[:1]:
@@ -448,9 +448,9 @@ def warn_of_wrong_gradients(model: keras.Model | tf.Module) -> None:
 
     On processors with AVX2 but without AVX-512, the oneDNN library of TensorFlow 2.21 returns
     partly uninitialized memory as the gradient of a 1x1 kernel with stride 2 and fewer than 8 input
-    channels; with a single core, it also writes outside of its memory. For a model with such a
-    layer, gradients are computed and compared with those of another library, so the warning
-    disappears when TensorFlow is fixed. The comparison takes some seconds.
+    channels; with a single core, it also writes out of bounds. For a model with such a layer,
+    gradients are computed and compared with those of another library, so the warning disappears
+    when TensorFlow is fixed. The comparison takes a few seconds.
     """
     if not isinstance(model, keras.Model) or tf.config.list_logical_devices("GPU"):
         return
@@ -477,7 +477,7 @@ def warn_of_wrong_gradients(model: keras.Model | tf.Module) -> None:
 def _computes_gradients_of_strided_kernels() -> bool:
     """Return whether TensorFlow computes the gradients of strided 1x1 kernels correctly.
 
-    They are computed in another process, because oneDNN may also write outside of its memory.
+    The check runs in another process, because oneDNN may also write out of bounds.
     """
     command = [sys.executable, "-c", _COMPARE_GRADIENTS]
     return subprocess.run(command, capture_output=True).returncode == 0
@@ -511,7 +511,7 @@ def _freeze_single_weights(layer: keras.Layer, meant: dict[int, Any]) -> None:
 
 
 def _is_constant(layer: keras.Layer, variable: keras.Variable) -> bool:
-    """Return whether a variable with `trainable=False` surely stays unchanged in training."""
+    """Return whether training is certain not to change a variable with `trainable=False`."""
     # `enable_lora` freezes a kernel that was created as trainable. The kernels and scales of
     # quantized layers are never updated.
     was_trainable = any(variable is one for one in layer._trainable_variables)

@@ -70,7 +70,7 @@ def run(
 
     Returns:
         The number of rows and shards in the directory, and for this call the number of new rows,
-        the duration in seconds, and the rows per second; nothing on other workers than the chief.
+        the duration in seconds, and the rows per second; empty on all workers except the chief.
 
     Raises:
         errors.ConfigValueError: If the directory has predictions of another config, of other
@@ -198,7 +198,7 @@ def describe_source(
     Args:
         params: The config of the experiment.
         restored: The checkpoint that was restored; None if the task loaded the weights.
-        averaged: Whether the optimizer keeps averages, which predict instead of the weights.
+        averaged: Whether the optimizer keeps averaged weights, with which the model predicts.
         task: The task that may have loaded the weights.
     """
     data = train_data.predict_data(params)

@@ -58,6 +58,18 @@ _OF_CLASSES = (
     keras.metrics.TopKCategoricalAccuracy,
 )
 
+# Losses that expect the same, as classes and as functions.
+_LOSSES_OF_CLASSES = (
+    keras.losses.CategoricalCrossentropy,
+    keras.losses.CategoricalFocalCrossentropy,
+    keras.losses.SparseCategoricalCrossentropy,
+)
+_LOSS_FUNCTIONS_OF_CLASSES = (
+    keras.losses.categorical_crossentropy,
+    keras.losses.categorical_focal_crossentropy,
+    keras.losses.sparse_categorical_crossentropy,
+)
+
 
 def build_dataset(
     config: config_definitions.ExperimentConfig,
@@ -67,8 +79,8 @@ def build_dataset(
 ) -> executors.Dataset:
     """Build the distributed dataset to predict, without its first `first_batch` global batches.
 
-    Every host reads the whole input and keeps the batches of its own replicas. Only then are the
-    rows in the same order with any number of hosts.
+    Every host reads the whole input and keeps the batches of its own replicas, so that the rows are
+    in the same order with any number of hosts.
     """
     num_replicas = strategy.num_replicas_in_sync
 
@@ -107,7 +119,7 @@ def build_dataset(
 
 @dataclasses.dataclass(eq=False)
 class Predictor:
-    """Predictor of a trainer, whose `predict_step` can be overridden; see `Trainer.predict`."""
+    """Runs the prediction loop of a trainer; see `Trainer.predict`."""
 
     config: config_definitions.ExperimentConfig
     task: base_task.Task
@@ -134,7 +146,7 @@ class Predictor:
         task = self.task
         with user_code.keeping_attributes(task):
             metrics = step_checks.build_metrics(task, training=False)
-        task.scores_classes = are_of_classes(metrics)
+        task.scores_classes = are_of_classes(metrics) or _is_compiled_for_classes(self.model)
         step_checks.require_signature(task.predict_step, "inputs", model="")
         base_task.warn_of_overridden_step(self.model, task, "predict_step")
         exchange = create_exchange(self.strategy)
@@ -161,7 +173,7 @@ class Predictor:
                         raise
                     self._stop_using_xla(error)
                     run = self._compile(step, execution)
-                    # The step that failed has already drawn the batch.
+                    # Rebuild the iterator, because the failed step has already drawn the batch.
                     iterator = iter(build_dataset(self.config, task, self.strategy, number))
                     predictions, num_rows = run(iterator, counted)
                 if number >= first_batch:
@@ -179,9 +191,9 @@ class Predictor:
     def _carries_state(self, run: Callable[..., Any], iterator: Iterator[Any]) -> bool:
         """Return whether the step may change state that the next step reads.
 
-        This is, for example, the state of a recurrent layer with `stateful=True`, of a random
-        number generator of the task, or a lookup table. The seeds of the model do not count,
-        because they are set before each batch. Only the graph of a step tells what it changes.
+        Examples are the state of a recurrent layer with `stateful=True`, a random number generator
+        of the task, and a lookup table. The seeds of the model do not count, because they are set
+        before each batch. The step is traced to find the state that it changes.
         """
         traced = self._trace(run, iterator)
         if traced is None or any(repeatability.find_lasting_effects([traced])):
@@ -205,13 +217,14 @@ class Predictor:
         with user_code.keeping_attributes(task):
             try:
                 traced = tf.function(run, autograph=False).get_concrete_function(iterator, number)
-            # Code that was written to run eagerly may raise anything when it is traced. Predicting
-            # the earlier batches again is slower, but always right.
+            # Code written for eager execution may raise any error when it is traced. If so, the
+            # earlier batches are predicted again, which is slower but always correct.
             except Exception as error:
                 logging.info("The eager prediction step can't be traced: %s", error)
-            # Unlike a compiled step, an eager step changes Python objects with every batch.
+            # If the step changes attributes, its eager calls do so with every batch, which its
+            # graph does not show.
             is_changed = before != {name: id(value) for name, value in vars(task).items()}
-        # A tensor of the graph that an attribute keeps would be useless in the eager step.
+        # Delete the attributes that tracing added, because the eager step can't use graph tensors.
         for name in vars(task).keys() - before.keys():
             delattr(task, name)
         return None if is_changed else traced
@@ -265,7 +278,10 @@ class Predictor:
 
 
 def _is_of_compiler(error: tf.errors.OpError) -> bool:
-    """Return whether XLA can't compile the step; other ops and the input raise the same classes."""
+    """Return whether the error says that XLA can't compile the step.
+
+    The class of the error is not enough, because ops and the input raise the same classes.
+    """
     return "tf2xla conversion failed" in error.message
 
 
@@ -278,6 +294,23 @@ def _author(task: base_task.Task) -> Callable[..., Any]:
 def are_of_classes(metrics: Sequence[keras.metrics.Metric]) -> bool:
     """Return whether any of the metrics expects one score per class."""
     return any(isinstance(metric, _OF_CLASSES) for metric in metrics)
+
+
+def _is_compiled_for_classes(model: keras.Model | tf.Module) -> bool:
+    """Return whether the loss or a metric given to `compile` expects one score per class."""
+    if not getattr(model, "compiled", False):
+        return False
+    loss = model.loss
+    if isinstance(loss, str):
+        loss = keras.losses.get(loss)
+    if isinstance(loss, _LOSSES_OF_CLASSES) or any(loss is f for f in _LOSS_FUNCTIONS_OF_CLASSES):
+        return True
+    compiled = model._compile_metrics
+    if compiled is None:
+        return False
+    return are_of_classes(
+        keras.tree.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
+    )
 
 
 def count_rows(inputs: nests.Nest) -> tf.Tensor:

@@ -89,7 +89,7 @@ def check_run(
         reads_weights: Whether the run reads weights from the location in the config. Custom code
             may download them, or load them from elsewhere.
         reads_files: Whether the run reads input files from the location in the config.
-        loads_weights: Whether the model of several tasks loads weights itself.
+        loads_weights: Whether a model shared by several tasks loads its own weights.
 
     Raises:
         errors.OfficialLiteError: If the run cannot succeed.
@@ -106,6 +106,8 @@ def check_run(
     if flags.Mode(mode).trains:
         check_directories(params, model_dir, _best_checkpoint_hooks(params))
     if flags.Mode(mode).predicts:
+        # Refuse a directory that `--safe_config` does not allow.
+        run_record.predictions_dir(params, model_dir)
         check_prediction(params)
     if flags.Mode(mode).tests:
         config_definitions.require_test_data(params)
@@ -143,7 +145,7 @@ def check_evaluation(
         model_dir: The model directory.
         task_cls: The class of the task, if it differs from the class registered for the config.
         trainer_cls: The class of the trainer, if it differs from the class in the config.
-        loads_weights: Whether the model of several tasks loads weights itself.
+        loads_weights: Whether a model shared by several tasks loads its own weights.
 
     Raises:
         errors.CheckpointError: If there is no checkpoint.
@@ -253,7 +255,7 @@ def check_tested_data(
 
     Args:
         params: The config that `config_definitions.for_test` returned.
-        trainer: The trainer; None if it is built later. Without a config, nothing is checked.
+        trainer: The trainer; None if it is built later. A trainer without a config is not checked.
 
     Raises:
         errors.ConfigValueError: If the trainer was built for other data.
@@ -620,7 +622,7 @@ def _files_of(module_name: str) -> dict[str, pathlib.Path]:
             f"{top}/{path.relative_to(root).as_posix()}": path
             for root in roots
             for path in root.rglob("*.py")
-            if path.is_file()  # Some editors lock a file with a dangling link.
+            if path.is_file()  # Some editors create dangling symlinks as lock files.
         }
     file = getattr(sys.modules.get(module_name), "__file__", None)
     return {pathlib.Path(file).name: pathlib.Path(file)} if file else {}

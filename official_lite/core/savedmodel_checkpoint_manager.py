@@ -117,7 +117,7 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
     def restore_or_initialize(self) -> str | None:
         """Restore the latest intact checkpoint, and write its SavedModels if there are none.
 
-        There are none if the process that saved the checkpoint was killed while it exported them.
+        They are missing if the process that saved the checkpoint was killed during the export.
 
         Returns:
             The path of the checkpoint; None if there was no checkpoint.
@@ -224,7 +224,7 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
 
     @property
     def _pattern(self) -> str:
-        """The pattern of the SavedModel directories."""
+        """The glob pattern that matches the SavedModel directories of all checkpoints."""
         return make_saved_modules_directory_name(f"{self._checkpoint_prefix}-*")
 
     def _first_after(self, last_savedmodel: str | None) -> str | None:

@@ -255,8 +255,8 @@ _NOT_IN_EACH_STEP = {
 def require_one_replica(optimizer: Any, num_replicas: int) -> None:
     """Check that no optimizer has an option that Keras supports only on a single replica.
 
-    Such options apply in some steps only, and in a graph replicas can't exchange values inside a
-    condition.
+    Keras applies these options inside a condition, and in a graph, replicas can't exchange values
+    inside a condition.
 
     Raises:
         errors.ConfigValueError: If an optimizer has such an option and there are several replicas.
@@ -354,7 +354,7 @@ def _in_short(x: Any) -> str:
 
 @contextlib.contextmanager
 def explaining_the_step(task: Any, step: Callable[..., Any], inputs: nests.Nest) -> Iterator[None]:
-    """Explain a missing feature or a missing step, and note the inputs, if tracing a step fails.
+    """If tracing a step fails, explain missing features or steps, and add the inputs as a note.
 
     Args:
         task: The task.

@@ -58,8 +58,8 @@ class StepMemory:
             activations, gradients and temporary results.
         largest: The names and sizes of the largest of these tensors.
         batch_size: The number of examples that a replica computes at a time.
-        is_complete: Whether all sizes are known. The sizes of ragged tensors, and of what loops in
-            the step keep for their gradients, are not known.
+        is_complete: Whether all sizes are known. The sizes of ragged tensors, and of the tensors
+            that loops keep for their gradients, are unknown.
     """
 
     parameters: int
@@ -95,7 +95,7 @@ def log_estimate(trainer: orbit.StandardTrainer) -> None:
     try:
         memory = estimate(trainer)
     except Exception as error:
-        # The dry run that calls this function also runs the step, so it can do without an estimate.
+        # Do not fail the dry run that calls this function: it also runs the step itself.
         logging.info("The memory of the step can't be estimated: %s", error_report.headline(error))
         return
     logging.info("%s", memory.describe())

@@ -201,7 +201,7 @@ class MetricGroup:
 
     In eager mode, a metric takes about a millisecond under a strategy, as long as a hundred steps
     of a tiny model. Metrics with a custom `reset_state` or `result` are called eagerly, because
-    they may run Python code. So are all metrics if there are several replicas.
+    they may run Python code. With several replicas, all metrics are called eagerly.
 
     Args:
         metrics: The metrics, whose variables must exist.
@@ -219,7 +219,7 @@ class MetricGroup:
         self._updated: set[int] = set()
         for metric in self.metrics:
             _note_updates(metric)
-        # The ids of the metrics that no step has updated, each reported in a warning.
+        # The ids of the metrics for which `_is_reported` has logged a warning.
         self._missed: set[int] = set()
         self._reset: Any = tf.function(self._reset_traceable, autograph=False)
         self._read: Any = tf.function(self._read_traceable, autograph=False)

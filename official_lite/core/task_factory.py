@@ -84,9 +84,9 @@ def register_experiment(name: str) -> Callable[[TaskClass], TaskClass]:
                 task=config_cls(train_data=train_data, validation_data=validation_data)
             )
 
-        # The registry shows the module and the docstring of the factory. It allows the factory to
-        # be registered again, for example by a notebook cell, if the module and the name are the
-        # same.
+        # Copy these attributes, because the registry shows the module and the docstring of the
+        # factory, and uses the module and the name to detect that a notebook cell registers the
+        # same experiment again.
         build_config.__module__ = task_cls.__module__
         build_config.__qualname__ = task_cls.__qualname__
         build_config.__doc__ = task_cls.__doc__

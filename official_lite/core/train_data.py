@@ -77,13 +77,13 @@ def convert_counts(
     counts: Sequence[int],
     sizes: tuple[int, int],
 ) -> list[Fraction]:
-    """Return how many micro-batches of a config have the same examples.
+    """Convert counts of micro-batches of other sizes to counts of the config's micro-batches.
 
     Args:
         config: The experiment's config.
         build_inputs: A function that builds one pass over the training data.
         counts: Numbers of micro-batches from the beginning of the data.
-        sizes: The `batch_sizes` with which they were counted.
+        sizes: The `batch_sizes` with which the micro-batches were counted.
     """
     own = batch_sizes(config)
     ratio = Fraction(own[1], sizes[1])
@@ -110,7 +110,7 @@ def _length_of_pass(
         return None
     data: Any = config.task.train_data
     data = data.replace(global_batch_size=batch_size // micro_batches)
-    # Sources may require a position.
+    # Set a position, because some sources require one.
     with position.begin_at(0, config.runtime.seed):
         dataset = build_inputs(data)
     return length.epoch_length(dataset) if hasattr(dataset, "cardinality") else None
@@ -133,8 +133,8 @@ def resolve_epochs(
         params: The config of the experiment.
         task: The task, which builds the training data if the config does not give their length.
             A `MultiTask` has no training data of its own.
-        mode: The mode of the run. If it does not train, the recorded steps are used instead, as far
-            as there are any.
+        mode: The mode of the run. If it does not train, the steps that an earlier run recorded are
+            used, if there are any.
         model_dir: The model directory.
         divides_data: See `config.epochs.resolve`.
 
@@ -481,8 +481,8 @@ class TrainData:
     def warn_of_lost_position(self, step: int, *, is_given: bool) -> None:
         """Warn once if the position is lost when a run resumes.
 
-        At the start of a run, data that the task builds are logged only as information, because the
-        run may be short.
+        At the start of a run, the message about data that the task builds is only informational,
+        because the run may be too short to be interrupted.
 
         Args:
             step: The step from which the run resumes; 0 at the start of a run.

@@ -64,7 +64,7 @@ _CODE_FLAGS = ("--import=", "--gin_file=", "--gin_params=")
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
-# What a worker tells the others in place of the name of a restored checkpoint.
+# Sent to the other workers instead of a checkpoint name: nothing was restored, or restoring failed.
 _NOTHING, _FAILED = ".", ""
 
 # Runs with fewer steps than this are cheap to repeat, so no warning is logged if they save no
@@ -105,7 +105,7 @@ class OrbitExperimentRunner:
         restore: Whether the constructor restores the latest checkpoint; if not, call `restore`.
     """
 
-    # Whether the model of several tasks loads weights itself.
+    # Whether a model shared by several tasks loads its own weights.
     _loads_weights = False
 
     def __init__(
@@ -176,7 +176,7 @@ class OrbitExperimentRunner:
         with contextlib.ExitStack() as on_exit:
             on_exit.callback(writer_factory.close_all, self._writers)
             # `evaluating_apart` hides the test results from the checkpoint exporter. A plain Orbit
-            # trainer has neither.
+            # trainer has no exporter and lacks this method.
             if self._mode.tests and hasattr(self.trainer, "evaluating_apart"):
                 on_exit.enter_context(self.trainer.evaluating_apart())
             self._controller = self._build_controller(
@@ -188,7 +188,8 @@ class OrbitExperimentRunner:
                 controller_cls=controller_cls,
                 enable_async_checkpointing=enable_async_checkpointing,
             )
-            # Hooks may evaluate before the first evaluation of the mode.
+            # Set the number now, because hooks may evaluate before the first evaluation of the
+            # mode.
             self._controller.eval_steps = train_data.validation_steps(params)
             on_exit.callback(self._controller.close)
             if self._restore and not self.trains:
@@ -299,8 +300,8 @@ class OrbitExperimentRunner:
             errors.CheckpointError: If the checkpoint does not match the model, or if the mode only
                 evaluates or predicts and there is no checkpoint.
         """
-        # No other run saves checkpoints in the directory of a training, and `continuous_eval`
-        # restores each of them later.
+        # Training workers need not agree, because no other run saves checkpoints in their model
+        # directory. `continuous_eval` restores each checkpoint later.
         follows = not self.trains and self._mode is not Mode.CONTINUOUS_EVAL
         self._restored_path = (
             self._restore_together(self._restore_own) if follows else self._restore_own()
@@ -341,8 +342,8 @@ class OrbitExperimentRunner:
     def _restore_together(self, restore: Callable[[], str | None]) -> str | None:
         """Restore the checkpoint of the chief on all workers, or raise an error on all of them.
 
-        A training run may save or remove a checkpoint while the workers look for the latest one,
-        and each worker restores only its own copies of the variables.
+        A training run may save or remove a checkpoint while the workers look for the latest one.
+        Each worker restores only its own copies of the variables, so the copies could differ.
 
         Args:
             restore: A function that restores a checkpoint on this worker and returns its path.
@@ -384,8 +385,8 @@ class OrbitExperimentRunner:
 
         Returns:
             The number of rows and shards in the directory, and for this call the number of new
-            rows, the duration in seconds, and the rows per second; nothing on other workers than
-            the chief.
+            rows, the duration in seconds, and the rows per second; empty on all workers except the
+            chief.
 
         Raises:
             errors.ConfigValueError: If the directory has predictions of another config, of other
@@ -516,15 +517,16 @@ class OrbitExperimentRunner:
     def _owns_best_checkpoint(self) -> bool:
         """Return whether an evaluation may replace the best checkpoint of the run.
 
-        A training that evaluates owns it, and remembers which one is the best. A single evaluation
-        may be of other data. If the training does not evaluate, the mode `continuous_eval` keeps
-        the best checkpoint; each job may start before the other, so their records are read late.
+        A training run that evaluates owns the best checkpoint. The mode `eval` does not, because it
+        may evaluate other data. If the training run does not evaluate, the mode `continuous_eval`
+        owns it. Either job may start first, so the record of the other job is read in each call.
         """
         if self._mode is Mode.CONTINUOUS_EVAL:
             training = compatibility.read_run(self.model_dir).get("mode", Mode.TRAIN)
             return bool(training == Mode.TRAIN)
         if self._mode is Mode.TRAIN:
-            # The other job evaluates the last checkpoint, too, which `run_post_eval` evaluates.
+            # With `run_post_eval`, this run also evaluates its last checkpoint. If there is a
+            # `continuous_eval` job, leave the best checkpoint to that job.
             record = os.path.join(self.model_dir, f"run.{Mode.CONTINUOUS_EVAL}.json")
             return not files.exists(record)
         return self._mode is not Mode.EVAL
@@ -572,7 +574,7 @@ class OrbitExperimentRunner:
         return telemetry.RunInfo(
             model_dir=self.model_dir,
             total_steps=self.params.trainer.train_steps,
-            # In a test, this config has the test data in the place of the validation data, so an
+            # In a test, this config has the test data in place of the validation data, so an
             # experiment tracker must not replace the config of the training run with it.
             config={} if self._mode.tests else self.params.as_dict(),
             mode=self._mode,
@@ -582,23 +584,35 @@ class OrbitExperimentRunner:
     def _build_hooks(self, trainer: base_trainer.Trainer | None) -> list[orbit.Hook]:
         """Build the hooks of the trainer and of the config, and append the caller's hooks.
 
-        If the mode does not train, only the caller's hooks are used. The mode `test` also omits
-        hooks that watch a metric, because these hooks expect validation results. If the mode
-        trains, a `StallWarning` is added, which warns if training makes no progress.
+        If the mode does not train, only the caller's hooks are used. The mode `eval` omits hooks
+        that keep the best checkpoint, because a single evaluation may be of other data. The mode
+        `test` omits all hooks that watch a metric, because these hooks expect validation results.
+        If the mode trains and there is no `StallWarning`, one is added, which warns if training
+        makes no progress.
         """
         if trainer is None:
-            return [hook for hook in self._hooks if not (self._mode.tests and hook.watched_metric)]
+            return [hook for hook in self._hooks if not self._is_omitted(hook)]
         # A plain Orbit trainer has no `build_hooks`.
         own: list[orbit.Hook] = getattr(trainer, "build_hooks", list)()
         named = [create() for create in preflight.find_hooks(self.params)]
         last = orbit.hooks.LambdaHook(before_train=self._begin_training)
-        hooks = [*own, orbit.hooks.StallWarning(), *named, *self._hooks, last]
+        stall = [orbit.hooks.StallWarning()]
+        if any(isinstance(h, orbit.hooks.StallWarning) for h in (*own, *named, *self._hooks)):
+            stall = []
+        hooks = [*own, *stall, *named, *self._hooks, last]
         keepers = [hook for hook in hooks if isinstance(hook, orbit.hooks.BestCheckpoint)]
         preflight.check_directories(self.params, self.model_dir, keepers)
         preflight.check_hooks(self.trainer, hooks, evaluates=self._mode.evaluates)
         orbit.hooks.keras_callback.check_schedules(hooks, orbit.runner.optimizer_of(trainer))
         self._all_hooks = hooks
         return hooks
+
+    def _is_omitted(self, hook: orbit.Hook) -> bool:
+        """Return whether a mode that does not train omits a hook of the caller."""
+        keeps_best = isinstance(hook, orbit.hooks.BestCheckpoint)
+        return (self._mode.tests and bool(hook.watched_metric)) or (
+            self._mode is Mode.EVAL and keeps_best
+        )
 
     def _build_controller(
         self,
@@ -695,7 +709,7 @@ class OrbitExperimentRunner:
         )
 
     def _warn_of_ended_schedule(self) -> None:
-        """Warn if a schedule in ratios ends before the step count with which a hot start begins."""
+        """Warn if a schedule in ratios ends before the step count loaded from `init_checkpoint`."""
         part = hyperparams.get_by_path(self.params, "task.init_checkpoint_optimizer")
         optimizer = orbit.runner.optimizer_of(self.trainer)
         if part != "all" or optimizer is None or self.controller.step > 0:
@@ -728,7 +742,8 @@ class OrbitExperimentRunner:
         wanted = config.recovery_max_trials > 0 or config.fit_memory
         if wanted and self.checkpoint_manager and self.controller.step == 0:
             self.controller.save_checkpoint()
-            # It describes the execution mode, which is about to change while modes are compared.
+            # Wait until it is written, because the checkpoint describes the execution mode, which
+            # changes while the modes are benchmarked.
             self.checkpoint_manager.sync()
 
     def _export_averaged_weights(self) -> None:
@@ -836,7 +851,7 @@ def execute(
         model_dir: The model directory.
         task: The task.
         reads_files: Whether the run reads the input files that the config names.
-        loads_weights: Whether the model of several tasks loads weights itself.
+        loads_weights: Whether a model shared by several tasks loads its own weights.
         allow_config_change: Whether training may resume from checkpoints of a different config.
 
     Returns:

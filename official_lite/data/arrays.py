@@ -231,8 +231,8 @@ def _share_of_pipeline(
     pipelines, index = context.num_input_pipelines, context.input_pipeline_id
     if pipelines == 1:
         return None
-    # With parameter servers, the quotient may be 0: each worker is a single replica and has its own
-    # batches.
+    # With parameter servers, the quotient may be 0: each worker is a separate replica and builds
+    # its own batches.
     size = per_replica * max(1, context.num_replicas_in_sync // pipelines)
     return pipelines * size, range(index * size, (index + 1) * size)
 

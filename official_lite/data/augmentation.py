@@ -99,8 +99,8 @@ def _create(config: Mapping[str, Any] | base_config.Config) -> keras.layers.Laye
 
 def _compute_in_float32(layer: keras.layers.Layer) -> None:
     # A layer that was created under the policy of mixed precision casts images and labels to half
-    # precision, in which MixUp raises an error and CutMix overflows. Layers such as `RandAugment`
-    # consist of further layers.
+    # precision, in which MixUp raises an error and CutMix overflows. Nested layers, such as those
+    # in `RandAugment`, need the same change.
     for each in layer._flatten_layers():
         if each.compute_dtype in ("float16", "bfloat16"):
             each.dtype_policy = "float32"

@@ -103,7 +103,7 @@ def _patterns(input_path: Sequence[str] | str) -> Iterator[str]:
 
 
 def _expand(pattern: str, gfile: ModuleType) -> list[str]:
-    # Try the literal path first: `data[old].tfrecord` may be the name of a file.
+    # Try the literal path first, because brackets may be part of a file name: `data[old].tfrecord`.
     if gfile.exists(pattern):
         if gfile.isdir(pattern):
             raise errors.DataError(

@@ -116,8 +116,8 @@ class _SharedFiles:
         input_errors.remember(files, dataset_fn)
         self.files = list(files)
         self.dataset_fn = dataset_fn
-        # Do not consider the number of pipelines: a search that resumes with more workers must keep
-        # its halves.
+        # Ignore the number of pipelines, because a search that resumes with more workers must use
+        # the same halves.
         if len(files) >= (2 if options.sharding else 1) * halves.MIN_PARTS:
             half, input_context = halves.split(input_context)
             self.files = self.files[half]
@@ -409,8 +409,8 @@ class _Epochs:
         seed = tf.random.stateless_uniform(
             [], self._seed_of(epoch), maxval=tf.int64.max, dtype=tf.int64
         )
-        # Remove the graph's global seed, which would affect the order. TensorFlow would also fail
-        # here if the global seed were 0.
+        # Remove the graph's global seed, which would affect the shuffle order. A global seed of 0
+        # would also make TensorFlow raise an error here.
         tf.compat.v1.get_default_graph().seed = None
         return records.shuffle(self._shuffle_buffer_size, seed=seed, reshuffle_each_iteration=False)
 

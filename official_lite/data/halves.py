@@ -9,9 +9,9 @@ import tensorflow as tf
 
 __all__ = ["MIN_PARTS", "HalfContext", "split"]
 
-# The number of files or chunks that each half must get to consist of whole ones. With fewer, a half
-# takes every second record or row of all of them, because few parts may differ in size and content.
-# For example, a file may contain the examples of a single class.
+# The minimum number of files or chunks per half. If there are fewer, each half reads every second
+# record or row instead of whole files or chunks: a few files may differ too much in size and
+# content, for example if each contains a single class.
 MIN_PARTS = 16
 
 

@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 DatasetFn = Callable[..., tf.data.Dataset]
 
 # The maximum duration of the search for a damaged file, in seconds, so that a failed run reports
-# its error soon.
+# its error without a long delay.
 _MAX_SECONDS = 60.0
 
 _MAX_SECONDS_OF_NUMBERS = 5.0
@@ -187,10 +187,10 @@ def describe(file: str, error: tf.errors.OpError) -> str:
     return f"`{file}` can't be read: {_said(error).rstrip('.')}.{hint}"
 
 
-# The names of the ops that fetch a batch, with or without tf.distribute.
+# Matches the names of the ops that fetch a batch, with or without tf.distribute.
 _INPUT = re.compile("IteratorGetNext|MakeIterator")
 
-# The names of ops that raise `InvalidArgumentError` if a label or an index is out of range.
+# Matches the names of ops that raise `InvalidArgumentError` if a label or an index is out of range.
 _INDEXING = re.compile(r"SparseSoftmaxCrossEntropyWithLogits|\bGatherV2\b|\bResourceGather\b")
 
 

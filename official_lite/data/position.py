@@ -104,7 +104,7 @@ _MAX_DRAWS = 100_000
 
 @contextlib.contextmanager
 def _seeding(seed: int | None) -> Iterator[None]:
-    """Seed ops that have no seed of their own, and restore the program's sequence of seeds at exit.
+    """Seed ops without an explicit seed, and restore the program's sequence of seeds at exit.
 
     TensorFlow draws the seeds of such ops from its global seed, one after the other. Without a
     global seed, it draws them whenever the ops run.
@@ -127,7 +127,7 @@ def _seeding(seed: int | None) -> Iterator[None]:
 
 
 def _draw() -> int:
-    """Draw the seed that the next op without a seed of its own would get."""
+    """Draw the seed that the next op without an explicit seed would use."""
     seed: int = tf.compat.v1.random.get_seed(None)[1]
     return seed
 

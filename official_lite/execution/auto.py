@@ -263,7 +263,7 @@ class _Tuner:
 def _why_not_undone(functions: Sequence[Any]) -> str | None:
     """Return why a step that these functions run can't be undone; None if it can."""
     if not functions:
-        # A snapshot finds the variables of a step in its trace.
+        # The variables to restore afterward are known only from the trace of a step.
         return "the steps can't be traced, so benchmarking them can't be undone"
     if effects := sorted(set(repeatability.find_lasting_effects(functions))):
         return f"benchmarking has effects that can't be undone ({', '.join(effects[:3])})"
@@ -312,7 +312,7 @@ def _is_possible(record: execution_record.ExecutionRecord, trainer: Any) -> bool
     """
     if record.execution == "graph":
         return True
-    # With virtual replicas, the mode must not depend on the speed of a machine.
+    # With virtual replicas, the results must not depend on the machine, and neither may the mode.
     if trainer.config.trainer.virtual_replicas:
         return False
     is_loop = record.execution == "xla_loop"

@@ -178,7 +178,7 @@ class XlaExecutor(GraphExecutor):
 
     mode: str = "xla"
 
-    # Not a context variable, because TensorFlow calls `_note_size` in threads of its own.
+    # This is not a context variable, because TensorFlow calls `_note_size` in its own threads.
     warns_of_sizes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -434,9 +434,6 @@ def _serialize(dataset: tf.data.Dataset) -> tf.Tensor:
     return graph
 
 
-# Functions that build a loop from a step and a dataset.
-
-
 def create_xla_loop(
     trainer: orbit.StandardTrainer, dataset: tf.data.Dataset, steps_per_loop: int
 ) -> orbit.TrainLoop:
@@ -462,7 +459,8 @@ def create_train_loop_fn(
     trainer: orbit.StandardTrainer, executor: GraphExecutor
 ) -> Callable[..., Any]:
     """Create the function `(iterator, num_steps)` that the training loop calls."""
-    # A loop is created again because what the step does has changed, such as its hooks.
+    # A new loop is needed only if the step has changed, for example because it has new hooks.
+    # Programs that were compiled from the old step must not be reused.
     executor.forget_programs()
     coordinator = executor.coordinator
     if coordinator is None:
@@ -509,7 +507,8 @@ def run_and_count(
             innermost = distributed_gradients.innermost_optimizers(optimizer)
             counts = {id(one.iterations): one.iterations for one in (optimizer, *innermost)}
             for count in counts.values():
-                # An optimizer to which a `MultiOptimizer` assigns no variables stays at 0.
+                # Keep the count at 0 for an optimizer to which a `MultiOptimizer` assigns no
+                # variables.
                 count.assign(max(int(count.numpy()) - surplus, 0))
 
 

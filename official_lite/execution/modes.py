@@ -193,7 +193,7 @@ def why_not_xla_loop(trainer: Any) -> str | None:
 
 def _why_wrong_in_xla(trainer: Any) -> str | None:
     """Return why XLA would compute different results than a graph; None if no reason is known."""
-    # `RandomCrop` resizes a crop whose size XLA does not know. XLA pads the crop with zeros and
+    # `RandomCrop` resizes a crop whose size is unknown to XLA. XLA pads the crop with zeros and
     # then resizes the zeros, too.
     models = getattr(trainer.model, "sub_tasks", {"": trainer.model}).values()
     for model in models:

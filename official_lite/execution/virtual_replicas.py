@@ -93,7 +93,7 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
             metrics: executors.Metrics,
         ) -> Mapping[str, Any]:
             variables: list[keras.Variable] = []
-            # The number of variables in each call of `apply_gradients`.
+            # For each call of `apply_gradients`, the number of variables.
             sizes: list[int] = []
             # For each leaf of the logs, whether it is a number.
             are_numbers: list[bool] = []
@@ -482,12 +482,13 @@ class _VirtualReplica(tf.distribute.ReplicaContext):
 
 @functools.cache
 def _assign_locally_in_virtual_replicas() -> None:
-    """Replace TensorFlow's assignment to a variable with an aggregation, in a replica.
+    """Keep assignments to aggregated variables local to a virtual replica.
 
-    TensorFlow exchanges the values at once. A virtual replica instead changes the copy of the
-    replica that computes it; `_State` aggregates the changes after all shards.
+    In a replica, TensorFlow aggregates such an assignment over all replicas immediately. A virtual
+    replica instead changes only the copy of the replica that computes it; `_State` aggregates the
+    changes after all shards.
     """
-    # The classes of variables look the function up in its module on each call.
+    # Variables look this function up in its module on each call, so it can be replaced there.
     aggregate = tf_values._on_write_update_replica
 
     @functools.wraps(aggregate)

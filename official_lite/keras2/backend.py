@@ -11,8 +11,8 @@ from keras._tf_keras.keras import backend
 from official_lite.keras2 import interop
 
 
-# The function has a name of its own, because Keras saves an activation by its name: a saved layer
-# would be loaded with the function that Keras 3 calls `hard_sigmoid`.
+# The function needs a distinct name, because Keras saves an activation by its name: a saved layer
+# would otherwise be loaded with Keras 3's own `hard_sigmoid`.
 @keras.saving.register_keras_serializable("official_lite")
 def keras2_hard_sigmoid(x: Any) -> Any:
     """Return `0.2 * x + 0.5`, limited to the range from 0 to 1; Keras 3 has `x / 6 + 0.5`."""

@@ -1,4 +1,4 @@
-"""Layers whose subclasses are written for Keras 2, and the mixin for others and for models.
+"""Base layers for subclasses written for Keras 2, and a mixin for other layers and for models.
 
 Keras 2 treats a kernel with three or more dimensions as a convolution kernel, and computes the fans
 for its initializer from the shape alone. Keras 3 computes the fans from the einsum equation.

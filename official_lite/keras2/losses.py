@@ -34,7 +34,7 @@ class Loss(keras.losses.Loss):
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
         losses = tf.convert_to_tensor(user_code.converted(self.call)(y_true, y_pred))
         mask = getattr(y_pred, "_keras_mask", None)
-        # Do not use `:=` here, because AutoGraph does not support it.
+        # AutoGraph does not support `:=`, so do not use it here.
         if mask is not None:
             losses._keras_mask = _expanded(mask, losses)
         weights = None if sample_weight is None else _expanded(sample_weight, losses)

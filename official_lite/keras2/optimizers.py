@@ -1,4 +1,4 @@
-"""Optimizers whose subclasses are written for Keras 2, and the mixin for others."""
+"""Base optimizers for subclasses written for Keras 2, and a mixin for other optimizers."""
 
 import functools
 import inspect

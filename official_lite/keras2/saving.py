@@ -1,4 +1,4 @@
-"""Checkpoints and SavedModels of layers and programs that are written for Keras 2."""
+"""Checkpoints and SavedModels for layers and programs written for Keras 2."""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -128,7 +128,7 @@ def observe_gradients(
     `DistributedOptimizer`.
     """
     *_, innermost = wrapped_optimizers(optimizer)
-    # The parts of a `MultiOptimizer` make one update, which is shown as a whole.
+    # The optimizers in a `MultiOptimizer` make a single update together, so call the observer once.
     is_one_update = isinstance(innermost, _PartialUpdate)
     for one in [innermost] if is_one_update else innermost_optimizers(optimizer):
         if isinstance(one, DistributedOptimizer):
@@ -342,7 +342,7 @@ class DistributedOptimizer(_OptimizerHalf):
             return "it has gradient transformers"
         if self.gradient_accumulation_steps:
             return "it has `gradient_accumulation_steps`"
-        # XLA does not know the number of distinct rows, so it would process the rows of all lookups
+        # The number of distinct rows is unknown to XLA, so it would process the rows of all lookups
         # one by one.
         if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
             return "XLA compiles the update (use `runtime.execution=graph` instead)"
@@ -493,9 +493,9 @@ def _mixins_for(optimizer_cls: type[keras.optimizers.Optimizer]) -> Iterator[typ
 
 
 class _PartialUpdate(DistributedOptimizer):
-    """Mixin for `keras.optimizers.MultiOptimizer` that makes one update of all its optimizers.
+    """Mixin for `keras.optimizers.MultiOptimizer` that combines its optimizers into one update.
 
-    The gradients may be those of some variables only, and an optimizer may get no gradients. Keras
+    Gradients may be given for only some of the variables, and an optimizer may receive none. Keras
     expects a gradient, which may be None, for each of the variables.
     """
 

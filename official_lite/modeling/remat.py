@@ -239,7 +239,7 @@ class _Call:
         XLA ignores control dependencies and would merge the recomputation with the forward pass,
         because the two are identical. XLA does not merge across a loop boundary, but it removes a
         loop if it can tell that there is only one iteration. The number of iterations therefore
-        depends on whether a hyperbolic tangent exceeds 2: XLA does not know that the function is at
+        depends on whether a hyperbolic tangent exceeds 2: XLA can't infer that the function is at
         most 1. XLA can't move the recomputation out of the loop either, because each iteration
         replaces all loop variables: `values` by gradients, and `states` by new states.
         """
@@ -294,7 +294,7 @@ class _Call:
             list(values),
             output_gradients=list(upstream),
         )
-        # A sparse gradient of an input, such as that of a `tf.gather`, may become dense.
+        # Only weights must keep sparse gradients. The sparse gradient of an input may become dense.
         if self._lazy_rows:
             of_weights = zip(gradients[len(inputs) :], self._weights, strict=True)
             self._refuse_rows([v for g, v in of_weights if isinstance(g, tf.IndexedSlices)])

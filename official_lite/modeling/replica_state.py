@@ -9,8 +9,8 @@ all modes.
 
 In Keras 3 each replica keeps the batch normalization statistics of its own part of the batch, and
 so does every layer that assigns to a weight without an `aggregation`. Evaluations on several
-replicas would use all of these values, but a checkpoint holds only those of the first replica.
-`MovingStatistics` averages them.
+replicas would use all of these values, but a checkpoint contains only the statistics of the first
+replica. `MovingStatistics` averages them.
 
 Keras 3 adds to a variable by reading it, adding, and assigning the sum. Under a parameter server,
 another worker may add to the variable between the read and the assignment, and that addition is
@@ -102,7 +102,7 @@ def numbers_for(
         tf.random.experimental.stateless_fold_in(key, tf.cast(replica, tf.int64)),
         maxval=_MAX_SEED,
         dtype=tf.int32,
-        # Name the algorithm, so that it is the same with and without XLA.
+        # Set the algorithm explicitly, because the automatic choice may differ under XLA.
         alg="philox",
     )
     return list(tf.unstack(numbers))

@@ -101,8 +101,9 @@ def fixed_arch(
         yield
         needed = set(decision.asked)
         if choices.keys() - needed:
-            # Only unchosen candidates can tell whether the other labels are theirs. While they are
-            # created, they add the candidates inside them to the list.
+            # The remaining labels may belong to choices inside candidates that were not chosen.
+            # Create those candidates to check. Their own candidates are appended to the list during
+            # the loop.
             for create in decision.unchosen:
                 create()
     wrong = list(dict.fromkeys(decision.wrong))
@@ -288,7 +289,7 @@ def read_history(directory: str) -> list[tuple[int, dict[str, list[float]]]]:
             entry = files.parse_json(line)
             step, probs = int(entry["step"]), _with_nan(entry["probs"])
         except (AttributeError, KeyError, TypeError, ValueError):
-            # Skip an incomplete last line, which is still being written.
+            # Skip the last line if it is incomplete: the search may still be writing it.
             continue
         while found and found[-1][0] >= step:
             found.pop()

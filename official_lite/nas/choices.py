@@ -1,4 +1,4 @@
-"""The choices of a model: layers that stand for several candidates until one is chosen.
+"""The choices of a model: layers with several candidates, one of which is chosen later.
 
 A choice is part of a model like any other layer. Its resolver, which a trainer sets, defines what
 it computes. Within `fixed_arch` the constructor returns the chosen layer, and the model contains no

@@ -22,7 +22,7 @@ _INITIAL_SCALE = 0.1
 _FIRST_SAMPLE = 10
 # The baseline before the first reward. NaN would fail the check for non-finite variables.
 _NO_REWARD = tf.float32.min
-# Smallest probability that is passed to a logarithm.
+# The smallest probability that is passed to a logarithm.
 _MIN_PROBABILITY = 1e-6
 
 
@@ -244,7 +244,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
     def _finite_rewards(self, rewards: Sequence[tf.Tensor], baseline: tf.Tensor) -> list[tf.Tensor]:
         """Replace the rewards that are not finite with a low reward.
 
-        The controller thereby learns to avoid architectures with such rewards. The low reward is at
+        The controller thus learns to avoid architectures with such rewards. The low reward is at
         most the lowest finite reward of this update, and at most
         `baseline - max(abs(baseline), 1)`.
         """

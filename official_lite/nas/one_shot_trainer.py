@@ -364,7 +364,7 @@ class OneShotTrainer(base_trainer.Trainer):
 
     @property
     def _divided_cls(self) -> type[base_trainer.Trainer]:
-        # Without a search, the steps of this class are those of a `Trainer`.
+        # If there is no search, this class trains in the same way as `Trainer`.
         return super()._divided_cls if self.resolved else OneShotTrainer
 
     def _build_arch_optimizer(self, scales_loss: bool) -> keras.optimizers.Optimizer:
@@ -376,7 +376,8 @@ class OneShotTrainer(base_trainer.Trainer):
             name="arch_adam",
         )
         if scales_loss and self.alphas:
-            # Scale by its own factor, which falls if gradients of the architecture overflow.
+            # Use a separate loss scale, which decreases if the gradients of the architecture
+            # overflow.
             optimizer = performance.LossScaleOptimizer(optimizer, name="arch_loss_scale")
         distributed_gradients.make_distributed(optimizer)
         optimizer.build(self.alphas)
@@ -388,7 +389,8 @@ class OneShotTrainer(base_trainer.Trainer):
             return items
         items["arch_optimizer"] = self.arch_optimizer
         if self.alphas:
-            # The values of `alphas` belong to the options by their positions.
+            # Also save the options, because the values of `alphas` are matched to the options by
+            # position.
             options = [f"{label}: {name}" for label, names in self.space.items() for name in names]
             items["alphas"] = self.alphas
             items["alpha_options"] = model_state.HiddenNames(options, options)
@@ -443,12 +445,12 @@ class ExportArch(orbit.Hook):
             self._write()
 
     def before_train(self) -> None:
-        # An earlier start may have noted steps that are trained again.
+        # Remove the lines of an earlier start for steps that are trained again.
         self._rewind()
 
     def after_restore(self) -> None:
-        # The steps after the checkpoint are discarded. If the same step is noted again, it has
-        # other probabilities.
+        # Steps after the checkpoint are discarded. If the same step is recorded again, its
+        # probabilities may differ.
         self._noted_step = -1
         self._rewind()
 

@@ -320,7 +320,8 @@ class _Fixing:
         return keras.Sequential(layers) if layers else keras.layers.Identity()
 
     def _fix_or_keep(self, layer: keras.layers.Layer) -> Any:
-        # Keep an `InputChoice` here: `_call` replaces it, because the replacement needs the inputs.
+        # Keep an `InputChoice` for now: `_call` replaces it later, because the replacement needs
+        # the inputs.
         return layer if isinstance(layer, choices.InputChoice) else self.fix(layer)
 
     def _call(self, layer: keras.layers.Layer, *args: Any, **kwargs: Any) -> Any:

@@ -115,8 +115,8 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
         super().train_loop_begin()
 
     def _warn_of_other_path(self, does: str) -> None:
-        # The search ranks after its last checkpoint, so no checkpoint contains the best path. An
-        # evaluation during training is not expected to evaluate it.
+        # Architectures are ranked after the last checkpoint, so no checkpoint contains the best
+        # path. Evaluations during training do not evaluate that path either and need no warning.
         if True not in self._task_metrics:
             logging.warning(
                 "This run %s the path %s of the shared weights, which is not the architecture in "
@@ -193,7 +193,7 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
             for v in (layer.moving_mean, layer.moving_variance)
         ]
         with batch_norm_statistics.unchanged(variables):
-            statistics.update(num_batches)
+            statistics.update(num_batches, ends_on_signal=False)
             return self._rate_batches(batches) - cost
 
     def _rate_batches(self, batches: list[Any]) -> float:

@@ -44,7 +44,7 @@ def find_mark(checkpoint: tf.train.Checkpoint, path: str) -> tf.Variable | None:
     try:
         reader = tf.train.load_checkpoint(path)
     except tf.errors.NotFoundError:
-        # A running training may remove a checkpoint that another job has just restored.
+        # A training run may remove a checkpoint that another job has just restored.
         return None
     if not reader.has_tensor(f"{_NAME}/.ATTRIBUTES/VARIABLE_VALUE"):
         return None
@@ -200,7 +200,7 @@ class Checkpointing(triggers.Trigger):
         self._prepare_manager()
         if self._on_save is not None and not _is_committed(self._manager):
             self._on_save()()
-        # An own loop may run outside the scope, which tells the manager about other workers.
+        # The manager finds other workers through the scope, and a custom loop may run outside it.
         is_entered = tf.distribute.has_strategy()
         with contextlib.nullcontext() if is_entered else self._strategy.scope():
             path = self._manager.save(

@@ -51,7 +51,7 @@ class Controller:
             checkpoint, if due: writers, hooks.on_checkpoint
             writers
 
-    The order has these reasons:
+    The order matters:
 
     * Hooks run before the report, so the report includes the numbers that they log.
     * Train actions run before the checkpoint, so an action can restore an older checkpoint after
@@ -118,7 +118,7 @@ class Controller:
             means all the data. Set it to the number that hooks use if they evaluate before that.
         stop_reason: The reason why the last run was requested to stop, or `None`. It is also set if
             the request came at the last step.
-        is_interrupted: Whether a signal has ended the last run, which a restarted run continues.
+        is_interrupted: Whether a signal has ended the last run, which can be resumed.
 
     Raises:
         errors.ConfigValueError: An argument is missing or out of range.
@@ -522,13 +522,13 @@ class Controller:
             self._finish(plan)
 
     def _catch_up(self, plan: _Plan) -> None:
-        """Run what a signal prevented at the restored step: an evaluation, the end of an epoch."""
+        """Run the evaluation and the epoch end that a signal prevented at the restored step."""
         if plan.evaluate_at_end:
             self._evaluate(plan)
         self._evaluation_is_pending = False
         self._hooks.after_epoch(self.step)
         if self._checkpoints is not None:
-            # The saved state lacks what hooks change in these events.
+            # These events may have changed the state of hooks, so this step may be saved again.
             self._checkpoints.allow_repeated_save()
 
     def _next_event(self, step: int, plan: _Plan) -> int:
@@ -658,7 +658,7 @@ class Controller:
         self._notify_evaluator("before_training", self.step)
 
     def _find_mark(self, path: str) -> None:
-        """Note whether the evaluation at the step of a restored checkpoint is still pending."""
+        """Record whether the evaluation at the step of a restored checkpoint is still pending."""
         manager = self._require("checkpoint_manager", "restore_checkpoint")
         self._evaluation_mark = checkpointing.find_mark(manager.checkpoint, path)
         self._evaluation_is_pending = self._evaluation_mark is not None

@@ -107,9 +107,9 @@ class Summaries:
 class LossWatch:
     """Advises the user once if the training loss stays at its first value.
 
-    This is the case if no gradient arrives, for example because the loss takes logits for
-    probabilities, or because one update at a far too high learning rate has saturated the model.
-    The loss is judged after the first epoch, if its length is known, or after 100 reports.
+    Possible causes are a loss that takes logits for probabilities, and a learning rate so high that
+    one update has saturated the model; in both cases, gradients vanish. The loss is judged after
+    the first epoch, if its length is known, or after 100 reports.
     """
 
     _MIN_REPORTS, _ENOUGH_REPORTS = 5, 100
@@ -179,7 +179,7 @@ class Reports:
         self._next_progress = 0.0
         self.train_logs: runner.Output = {}
         self.eval_logs: runner.Output = {}
-        # The steps of the last logs.
+        # The steps at which `train_logs` and `eval_logs` were last reported.
         self._train_step = self._eval_step = 0
 
     def progress(self, step: int) -> None:
@@ -246,7 +246,7 @@ class Reports:
         # Write the pending records first, so that the terminal shows them even if file writers
         # then remove them.
         self.write()
-        # A hook must not see the logs of discarded steps, for example their NaN.
+        # Discard the logs of later steps, so that hooks do not read, for example, a NaN loss.
         self._storage.rewind(step)
         if self._train_step > step:
             self.train_logs = {}

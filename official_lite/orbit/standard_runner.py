@@ -210,7 +210,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
     def create_train_loop(self, dataset: Any) -> TrainLoop:
         """Create the training loop over `dataset`, by default with `create_train_loop_fn`.
 
-        Override this method to change how steps are executed; nothing else decides this.
+        Override this method to change how steps are executed.
         """
         return IteratorLoop(self.create_train_loop_fn, dataset)
 
@@ -521,7 +521,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
 def is_splittable(trainer: runner.AbstractTrainer) -> bool:
     """Return whether the parts of `trainer.train` can be called separately.
 
-    They cannot if a subclass overrides `train`, because only the subclass knows what it does.
+    They cannot if a subclass overrides `train`, which may then do more than call the parts.
     """
     return isinstance(trainer, StandardTrainer) and type(trainer).train is StandardTrainer.train
 

@@ -54,6 +54,6 @@ class MultiTaskBuild(Build):
             hooks=ctx.hooks,
             restore=False,
         )
-        # Without training, the runner's trainer is the evaluator.
+        # In runs without training, `runner.trainer` is the evaluator.
         ctx.trainer = runner.trainer
         return runner

@@ -40,7 +40,7 @@ __all__ = [
 
 EngineMode = Engine
 
-# Maps each PaddleRec status to the stage that runs in it.
+# Maps each PaddleRec status to the stage that runs next.
 _STAGE_AFTER = {
     "uninit": "prepare",
     "network_pass": "build",

@@ -238,7 +238,7 @@ class RunPipeline:
         # the cache can't be set up after that.
         runtime.use_xla_cache(self._plans[0].params.runtime)
         for index, plan in enumerate(self._plans):
-            # The record of a phase must not list the input files of the others.
+            # The record of a phase must not list the input files of other phases.
             with phase_configs.in_phase(plan.phase), file_patterns.forgetting():
                 _check(plan, self._plans[:index])
         _check_that_one_strategy_serves_all(self._plans)
@@ -263,8 +263,13 @@ class RunPipeline:
         last_to_train = next(
             (plan for plan in reversed(self._plans) if plan.trains), self._plans[-1]
         )
+        # Copy the hooks before the first phase starts and changes their state.
+        hooks = [
+            self._hooks if plan is last_to_train else _copy_hooks(self._hooks)
+            for plan in self._plans
+        ]
         with contextlib.ExitStack() as signals:
-            for planned in self._plans:
+            for planned, own_hooks in zip(self._plans, hooks, strict=True):
                 # Read the model files at the start of each phase, because earlier phases may have
                 # written them.
                 plan = dataclasses.replace(planned, params=parsing.read_model_files(planned.params))
@@ -285,7 +290,7 @@ class RunPipeline:
                 ctx = plan.context(dict(finished), strategy)
                 ctx.enable_async_checkpointing = self._enable_async_checkpointing
                 ctx.allow_config_change = self._allow_config_change
-                ctx.hooks = self._hooks if planned is last_to_train else _copy_hooks(self._hooks)
+                ctx.hooks = own_hooks
                 # Wait for the workers before signals are handled, so that a signal ends this
                 # process immediately: there is nothing to save yet.
                 meet_workers(plan.params.runtime)
@@ -368,17 +373,26 @@ def _plans(
 
 def _copy_hooks(hooks: Sequence[orbit.Hook]) -> Sequence[orbit.Hook]:
     """Copy hooks for one phase, because they keep state of their run, such as its directory."""
-    try:
-        return copy.deepcopy(hooks)
-    # A hook may hold anything, such as a lock or a connection, and need not depend on its phase.
-    except Exception as error:
-        logging.warning(
-            "The `hooks` of the pipeline can't be copied for each phase (%s), so all phases share "
-            "them. If they keep state of a run, such as its directory or best metric, name them in "
-            "`trainer.hooks`, or implement `__deepcopy__`.",
-            error,
-        )
-        return hooks
+    copies: list[orbit.Hook] = []
+    # The copies of the objects so far, because hooks may share objects.
+    known: dict[int, Any] = {}
+    for hook in hooks:
+        found = dict(known)
+        try:
+            copies.append(copy.deepcopy(hook, found))
+        # A hook may contain objects that can't be copied, such as a lock or a connection.
+        except Exception as error:
+            logging.warning(
+                "A hook of the pipeline, %s, can't be copied for each phase (%s), so all phases "
+                "share it. If it keeps state of a run, such as its directory or best metric, name "
+                "it in `trainer.hooks`, or implement `__deepcopy__`.",
+                type(hook).__name__,
+                error,
+            )
+            copies.append(hook)
+        else:
+            known = found
+    return copies
 
 
 def _check(plan: _Plan, earlier: Sequence[_Plan]) -> None:

@@ -148,7 +148,7 @@ class _Idioms(NamesTransformer):
         if self.imported_name(original_node) == _SYNCHRONIZED and original_node not in self._called:
             self.needs_keras = self.needs_functools = True
             return cst.parse_expression(_SYNCHRONIZED_CLASS)
-        # A model has no `reset_state` of Keras 3, so its call is left to be changed by hand.
+        # Keras 3 models have no `reset_state`, so the user must change this call by hand.
         is_of_keras = not self._defines_reset and _MODEL.search(_last_name(updated_node.value))
         if name == _RESET and not is_of_keras:
             return updated_node.with_changes(attr=cst.Name("reset_state"))
@@ -193,7 +193,8 @@ class _Idioms(NamesTransformer):
     def leave_Subscript(
         self, original_node: cst.Subscript, updated_node: cst.Subscript
     ) -> cst.BaseExpression:
-        # Index the shape directly: a single dimension does not require a list.
+        # Index the shape directly instead of `list(shape)`, because reading one dimension needs no
+        # list.
         listed = _listed_shape(original_node.value, updated_node.value)
         if listed is None or any(isinstance(e.slice, cst.Slice) for e in updated_node.slice):
             return updated_node
@@ -467,7 +468,7 @@ _BACKEND_TEMPLATES = {
     "keras.backend.flatten": (1, "keras.ops.reshape(a, [-1])"),
     "keras.backend.gather": (2, "keras.ops.take(a, b, axis=0)"),
     "keras.backend.int_shape": (1, "tuple(a.shape)"),
-    # No learning phase is needed, because Keras 3 passes `training` on to inner layers.
+    # A constant is enough, because Keras 3 passes `training` to inner layers automatically.
     "keras.backend.learning_phase": (0, "False"),
     "keras.backend.ndim": (1, "len(a.shape)"),
     "keras.backend.relu": (1, "keras.ops.relu(a)"),

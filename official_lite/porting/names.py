@@ -99,7 +99,7 @@ class _Renamer(NamesTransformer):
         return _dotted(expression).with_changes(lpar=original_node.lpar, rpar=original_node.rpar)
 
     def _in_terms_of(self, root: str, new: str) -> str | None:
-        """Return the expression that refers to `new` in the module; None to keep the old one.
+        """Return the expression for `new` in this module; None to keep the old expression.
 
         If the module keeps the name `root`, the expression starts with it.
         """
@@ -111,7 +111,8 @@ class _Renamer(NamesTransformer):
         if new.partition(".")[0] == "keras":
             self.needs_keras = True
             return new
-        # `import a.b.c` binds only `a`, so the module uses full names, before and after the port.
+        # `import a.b.c` binds only `a`, so the module uses full names both before and after the
+        # port.
         return new if root == stands_for else None
 
     def leave_SimpleStatementLine(

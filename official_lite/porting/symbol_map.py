@@ -57,7 +57,7 @@ def has_name(name: str) -> bool:
     while parent:
         file = module_file(LITE, parent)
         if file is not None:
-            # A missing module must not be mistaken for a member of its package.
+            # If a package does not define the name, it may be the name of a missing module.
             return file.name != "__init__.py" or attribute in top_level_names(file)
         parent, _, attribute = parent.rpartition(".")
     return False
@@ -105,7 +105,7 @@ def dotted_name(node: ast.expr) -> str | None:
 
 
 def imported_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield the names that absolute imports bind, each with the dotted name that it stands for."""
+    """Yield the names that absolute imports bind, each with its full dotted name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

@@ -52,7 +52,8 @@ def media(runs: Sequence[Run]) -> list[markup.Section]:
 
 def _read(model_dir: str) -> tuple[Mapping[str, _Values], list[str]]:
     """Return the images and histograms, and one line of text for each file that can't be read."""
-    # By folder and job: a training discards no values of a separate evaluation.
+    # Group the values by folder and job, because a restarted training job must not discard the
+    # values of a separate evaluation job.
     sources: dict[tuple[str, str], dict[str, _Values]] = {}
     problems: list[str] = []
     for path in _event_files(model_dir):
@@ -82,7 +83,7 @@ def _named(
 
 
 def _read_file(path: str, found: Mapping[str, _Values]) -> None:
-    """Add the images and histograms of an event file to those of earlier files of its job."""
+    """Add the images and histograms of an event file to `found`, which contains earlier files."""
     # Import TensorFlow only here: the import takes seconds, and most runs have neither images nor
     # histograms.
     import tensorflow as tf
@@ -107,7 +108,7 @@ def _read_file(path: str, found: Mapping[str, _Values]) -> None:
 
 
 def _forget(found: Mapping[str, _Values], first: int) -> None:
-    """Remove the values from the step `first` on, which training discarded to start again there."""
+    """Remove the values from step `first` onward, where a restarted training job began again."""
     for values in found.values():
         for steps in values.values():
             for step in [step for step in steps if step >= first]:

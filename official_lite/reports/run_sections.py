@@ -512,7 +512,7 @@ def _split_switches(runs: Sequence[Run], found: Sequence[_Curve]) -> Child:
             charts.Series(
                 name="",
                 points=(),
-                # With several runs, use the text color, since the other colors identify the runs.
+                # With several runs, use the text color, because the other colors identify runs.
                 colour=_colour(runs, 0, split) if len(runs) == 1 else _TEXT_COLOUR,
                 look="dashed" if len(runs) > 1 and split == "train" else "solid",
             ),

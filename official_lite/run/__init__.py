@@ -1,1 +1,1 @@
-"""The infrastructure of a run: preflight checks, lock, record, signals and recovery."""
+"""The infrastructure of a run: its lock, record and log, and how it starts and ends."""

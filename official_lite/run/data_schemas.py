@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_lite.common import errors, files, flags, suggestions
+from official_lite.common import errors, files, flags, plugins, suggestions
 from official_lite.config import phase_configs
 from official_lite.core import config_definitions
 from official_lite.data import file_patterns
@@ -71,6 +71,8 @@ def check(
         for _, known, found in _describe(params.task, place, block, model_dir):
             if known:
                 schema.require_match(found, known, place)
+            elif flags.Mode(mode).trains and found.columns:
+                _refuse_schema_outside(place, block, model_dir)
 
 
 def enforce(
@@ -99,7 +101,21 @@ def enforce(
                 if writes and known != path:
                     files.rename(known, path)
             elif writes and found.columns:
+                _refuse_schema_outside(place, block, model_dir)
                 schema.write(path, found, block.label_column)
+
+
+def _refuse_schema_outside(
+    place: str, block: config_definitions.DataConfig, model_dir: str
+) -> None:
+    """Raise an error under a restriction if a schema would be written outside `model_dir`."""
+    path = block.schema
+    if path and not phase_configs.lies_in(os.path.abspath(path), os.path.abspath(model_dir)):
+        plugins.refuse(
+            path,
+            f"`{place}.schema` is {path!r}, which would be written outside the model directory",
+            "Name a file that exists, or a file in the model directory.",
+        )
 
 
 def _blocks_with_source(
@@ -147,12 +163,12 @@ def _describe(
         yield paths[0], next(filter(files.exists, paths), ""), found
 
 
-# The path of one of several tasks, which contains its position.
+# Matches the path of a task in a multi-task config, which contains the task's index.
 _ROUTINE = re.compile(r"^task_routines\[(\d+)\]\.task_config")
 
 
 def _names_in_file(task: config_definitions.TaskConfig, place: str) -> list[str]:
-    """Return the name of a data config block in file names, and the one in earlier versions."""
+    """Return a data config block's name in file names, followed by the name in earlier versions."""
     # Compare test data with the schema file of the validation data. Test data have no schema file
     # of their own, because only training writes these files, and training never reads test data.
     name = place.removeprefix("task.").replace("test_data", "validation_data")

@@ -140,7 +140,7 @@ def _do(
         with error_report.naming_the_resource(), naming_lost_peers():
             work(record)
     except BaseException as error:
-        # The error is still being handled here, so a writer that is closed can see that the run
+        # Close the writers while the error is being handled, so that they can detect that the run
         # has failed.
         _end(record, at_the_end, error, naming_lost_peers)
         raise
@@ -191,7 +191,7 @@ def note_results(
     if isinstance(error, errors.ClusterError):
         return
     step = 0 if global_step is None else int(global_step.numpy())
-    # A run that fails before it restores its checkpoint has not gone back to step 0.
+    # A run that fails before it restores its checkpoint is still at step 0. Keep the recorded step.
     if step or error is None:
         record.note(global_step=step)
     if reason := getattr(controller, "stop_reason", None):

@@ -11,10 +11,11 @@ from typing import Any
 
 from official_lite.checkpoint import chain
 from official_lite.common import files
+from official_lite.config import parsing
 from official_lite.data import file_patterns
 from official_lite.modeling import hyperparams
 
-# A difference: the name of the item that differs, its recorded value, and its current value.
+# The name of the item that differs, its recorded value, and its current value.
 Difference = tuple[str, str, str]
 
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -82,9 +83,11 @@ def describe_environment() -> dict[str, Any]:
 def find_input_patterns(params: hyperparams.Config) -> list[str]:
     """Return the paths and patterns that a run reads: those in its config, and those it has read.
 
-    From the config, these are the fields `input_path` and `init_checkpoint`.
+    From the config, these are the fields `input_path` and `init_checkpoint`, and those in
+    `TaskConfig.MODEL_FILES`.
     """
     found = dict.fromkeys(_configured_patterns(params.as_dict(), ""))
+    found |= dict.fromkeys(parsing.model_file_paths(params).values())
     return list(found | dict.fromkeys(file_patterns.remembered()))
 
 
@@ -187,7 +190,7 @@ def _configured_patterns(value: Any, name: str, skipped: Container[str] = ()) ->
     elif name == "input_path" and isinstance(value, str):
         yield from (pattern.strip() for pattern in value.split(",") if pattern.strip())
     elif name == "init_checkpoint" and isinstance(value, str) and files.exists(f"{value}.index"):
-        # A checkpoint path is the common prefix of its files.
+        # The value is a checkpoint path, which is only the common prefix of the checkpoint's files.
         yield from (f"{value}.index", f"{value}.data-*")
     elif name == "init_checkpoint" and isinstance(value, str) and os.path.isfile(value):
         yield value

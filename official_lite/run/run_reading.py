@@ -33,9 +33,9 @@ _METRICS = (
     "metrics.eval.json",
     "metrics.test.json",
 )
-# A directory that contains any of these files is a model directory.
+# Files that identify a model directory.
 _RECORDS = ("run.json", "params.yaml", *_METRICS)
-# The types of the `run.json` fields that are read.
+# The expected types of the fields in `run.json`; a field of another type is reported as a problem.
 _TYPES: dict[str, type | types.UnionType] = {
     "argv": list,
     "end_time": str,
@@ -180,7 +180,7 @@ class Run:
     @property
     def steps_per_epoch(self) -> float | None:
         """The number of steps in an epoch; None unless `trainer.train_epochs` is at least 1."""
-        # For a run that is shorter than an epoch, such as a dry run, epochs have no meaning.
+        # Do not report epochs for a run that is shorter than one epoch, such as a dry run.
         epochs = self.given.get("trainer.train_epochs")
         if not self.train_steps or not isinstance(epochs, int | float) or epochs < 1:
             return None
@@ -268,7 +268,7 @@ def read_run(model_dir: str, *, name: str | None = None) -> Run:
         )
     reader = _Reader(model_dir)
     record, series, config = reader.record(), reader.series(), reader.yaml("params.yaml")
-    versions = record.get("versions") or {}
+    given, versions = record.get("params") or {}, record.get("versions") or {}
     machine = {key: record[key] for key in ("host", "platform") if key in record}
     return Run(
         name=name or os.path.basename(os.path.abspath(model_dir)),
@@ -279,7 +279,7 @@ def read_run(model_dir: str, *, name: str | None = None) -> Run:
         experiment=_experiment(record.get("argv") or []),
         command=shlex.join(map(str, record.get("argv") or [])),
         config=config,
-        given=record.get("params") or {},
+        given=given,
         step=_last_step(record, series, checkpoints),
         train_steps=record.get("train_steps"),
         num_parameters=record.get("num_parameters"),
@@ -289,7 +289,8 @@ def read_run(model_dir: str, *, name: str | None = None) -> Run:
         seconds=record.get("seconds"),
         time_record=reader.time_record(),
         environment={key: str(value) for key, value in {**machine, **versions}.items()},
-        execution=reader.execution(),
+        # The file stays if a run that began with `auto` resumes in a mode that its user set.
+        execution=reader.execution() if given.get("runtime.execution", "auto") == "auto" else None,
         series=series,
         checkpoints=checkpoints,
         best=reader.best(config),
@@ -483,7 +484,7 @@ def _size(path: str) -> int:
 def _status(record: Mapping[str, Any], model_dir: str) -> str:
     status = str(record.get("status", "unknown"))
     is_locked = "train" in str(record.get("mode", ""))
-    # A killed process leaves the status `running` that it wrote at its start.
+    # A killed process can't update the status `running`, which it wrote at its start.
     if status == "running" and is_locked and model_dir_lock.is_held(model_dir) is False:
         return "killed"
     return status

@@ -47,7 +47,7 @@ from typing import Any
 from absl import logging
 
 from official_lite.checkpoint import chain
-from official_lite.common import error_report, errors, files, flags, terminal
+from official_lite.common import error_report, errors, files, flags, plugins, terminal
 from official_lite.config import compatibility, epochs, gin_config, parsing
 from official_lite.core import config_definitions
 from official_lite.data import file_patterns
@@ -296,8 +296,9 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             **({"inputs": inputs} if inputs else {}),
         }
         if not all(change.is_harmless for change in changes):
-            # The checkpoints still have the recorded config. It must remain if this start ends
-            # before it saves one, for example because its optimizer does not match.
+            # The existing checkpoints belong to the recorded config. Keep that config until this
+            # start saves a checkpoint, because this start may fail before that, for example if its
+            # optimizer does not match.
             self._postponed = {name: self._entries.pop(name) for name in _OF_CONFIG}
             kept = self._earlier.keys() & self._postponed.keys()
             self._entries |= {name: self._earlier[name] for name in kept}
@@ -365,13 +366,13 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
     def _publish(self) -> None:
         """Write the record; in training, first append its line to the chain.
 
-        In this order, the chain is never out of date.
+        In this order, no written record is ever missing from the chain.
         """
         params = self._params
         is_in_steps = epochs.given(params) is not params
         if self._is_training and not is_in_steps:
-            # Until this start knows the length of an epoch, keep the recorded steps. Otherwise, the
-            # model in this directory could not be loaded if this start ends before.
+            # Keep the recorded steps until this start knows the length of an epoch. Otherwise, if
+            # it ended before that, the model in this directory could not be loaded.
             recorded = compatibility.recorded_steps(params, self._model_dir)
             params = epochs.resolve(params, recorded=recorded) if recorded else params
         self._entries |= {"seed": params.runtime.seed, "train_steps": params.trainer.train_steps}
@@ -424,8 +425,19 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
 
 
 def predictions_dir(params: config_definitions.ExperimentConfig, model_dir: str) -> str:
-    """Return the directory to which `--mode=predict` writes."""
+    """Return the directory to which `--mode=predict` writes.
+
+    Raises:
+        errors.ConfigValueError: If a restriction is set and the directory is outside `model_dir`.
+    """
     output_dir: str = params.prediction.output_dir
+    if not plugins.stays_inside(output_dir):
+        plugins.refuse(
+            output_dir,
+            f"`prediction.output_dir` is {output_dir!r}, which is outside the model directory",
+            "Expected a relative path without `..`. Pass a directory of your own by "
+            "--prediction_output_dir.",
+        )
     # `os.path.join` returns an absolute path unchanged, but not a remote path.
     return output_dir if files.is_remote(output_dir) else os.path.join(model_dir, output_dir)
 
@@ -514,7 +526,7 @@ def _has_reached_the_end(
 def _was_stopped(record: dict[str, Any], params: config_definitions.ExperimentConfig) -> bool:
     """Return whether a run of the same config was stopped for good.
 
-    A pruned run does not count, because a trial that resumes learns from it that it was pruned.
+    A pruned run does not count: it must be resumed to report to its study that it was pruned.
     """
     kind = str(record.get("exit_reason")).partition(":")[0]
     has_same_config = record.get("config_sha256") == config_sha256(params)

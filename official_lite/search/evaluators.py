@@ -74,8 +74,8 @@ class ExperimentEvaluator:
                 "checkpoint. Set `trainer.best_checkpoint_eval_metric` and "
                 "`trainer.best_checkpoint_export_subdir`, or use `last` or `best`."
             )
-        # Resolve epochs and ratios in each trial, because they depend on its values. Read the model
-        # files once for all trials.
+        # Leave epochs and ratios unresolved, because they depend on the values of each trial. Read
+        # the model files only once for all trials.
         self._params = parsing.read_model_files(epochs.given(params)).replace(search=None)
         self._allow_config_change = allow_config_change
 

@@ -45,7 +45,8 @@ class ReportTrial(Hook):
         if len(config.metrics) == 1:
             watched = WatchedMetric(config.metrics[0], config.directions[0])
             sized = with_num_parameters(logs, runner.model_of(self.trainer))
-            # `train_and_post_eval` evaluates after training, when nothing is left to prune.
+            # The final evaluation of `train_and_post_eval` runs after training, when pruning saves
+            # nothing.
             is_training = self._trial.loop is not None
             self._trial.report(watched.value(sized), self.controller.step, may_prune=is_training)
 

@@ -1,6 +1,6 @@
 """Strategies, which choose the next trial, and pruners, which end trials early.
 
-All of them but regularized evolution come from Optuna.
+All of them except regularized evolution are part of Optuna.
 """
 
 import copy

@@ -22,8 +22,8 @@ CONFIG_FILE = "search.yaml"
 _JOURNAL = "study.journal"
 _ORIGIN = "official_lite"
 
-# The blocks and fields whose harmless changes do not change the values of trials either. Other
-# changes that are harmless for a run, such as more steps, do change them.
+# In these blocks and fields, a change that is harmless for a run does not affect the values of
+# trials either. Elsewhere it may, for example if it adds training steps.
 _INCIDENTAL = (
     "prediction.",
     "runtime.",
@@ -129,7 +129,7 @@ def create_study(
         recorded = {**new, **measured, **compatibility.by_task(found)}
         _check_origin(recorded, wanted, study_dir, allow_config_change)
     if found != wanted:
-        # Later starts must match the config of this one, whose change was allowed.
+        # Later starts of the study must match this config, because its change was allowed.
         study.set_user_attr(_ORIGIN, wanted)
     return study
 

@@ -196,7 +196,9 @@ def _tell_of_running_trials(study: optuna.Study) -> None:
 
 def _require_a_value(study: optuna.Study, study_dir: str) -> None:
     trials = study.get_trials(deepcopy=False)
-    if any(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in trials):
+    # Trials of other workers that are still running may produce a value.
+    states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+    if any(trial.state in states for trial in trials):
         return
     last = Outcome.read(results.trial_dir(study_dir, len(trials) - 1))
     raise errors.OfficialLiteError(

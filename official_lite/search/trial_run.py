@@ -25,8 +25,8 @@ __all__ = [
 
 _OUTCOME = "trial.json"
 
-# The start of the attributes in which Optuna's halving pruners record the values that other trials
-# compete with.
+# The prefix of the attributes in which Optuna's halving pruners store the values that they compare
+# between trials.
 _RUNG = "completed_rung_"
 
 # The user attribute with the report for which the pruner has ended the trial.
@@ -147,8 +147,8 @@ class TrialRun:
     def _replace(self, step: int, value: float) -> None:
         """Replace the value of a step, which Optuna's `Trial.report` would keep.
 
-        Later steps get the value, too, until they are reported again: a recovery has discarded
-        their values, and Optuna can't delete them.
+        Recovery has also discarded the values of later steps, which Optuna can't delete. They are
+        set to the same value until they are reported again.
         """
         stored = self._stored()
         storage, trial_id = self._trial.storage, self._trial._trial_id
@@ -212,13 +212,13 @@ class TrialRun:
         return float(metrics[found])
 
     def _should_prune(self, step: int, value: float) -> bool:
-        """Ask the pruner about the values up to a step, at which `value` was reported.
+        """Return whether the pruner ends the trial, given `value` at `step` and all earlier values.
 
         Optuna's `Trial.should_prune` would use later values too, which a recovery has discarded,
         and would not see values that were replaced.
 
-        A trial that is killed before it has ended reports the same value again when it resumes.
-        The decision of the first time holds, because the halving pruners judge each step once.
+        A trial that is killed before it has ended reports the same value again when it resumes. The
+        first decision then remains valid, because the halving pruners judge each step only once.
         """
         trial = copy.copy(self._stored())
         report = [step, value]

@@ -142,7 +142,7 @@ def run_worker(job: StudyJob) -> None:
     pruner = samplers.create_pruner(job.config)
     study = storage.open_study(job.config, job.study_dir, sampler, pruner)
     queue = _Queue(job, study, space)
-    # Trials that catch signals themselves, such as those of an experiment, take precedence.
+    # Experiment trials catch signals themselves, and their handlers take precedence over this one.
     with raise_on_sigterm():
         while (taken := queue.take()) is not None:
             trial, claim = taken
@@ -150,8 +150,8 @@ def run_worker(job: StudyJob) -> None:
                 try:
                     outcome = _run(job, trial, space)
                 except (errors.PreemptedError, errors.DiskFullError, KeyboardInterrupt):
-                    # The trial did not cause this end, so it must not count as a kill. If the disk
-                    # is full, the count may not fit on it either.
+                    # The trial did not cause this interruption, so it must not count as a kill. If
+                    # the disk is full, writing the count may fail, too.
                     with error_report.naming_the_resource():
                         _count(trial, _STOPS)
                     raise
@@ -190,7 +190,7 @@ class _Queue:
     def take(self) -> tuple[optuna.trial.Trial, contextlib.AbstractContextManager[object]] | None:
         """Return the next trial and the context manager of its claim; None if no trial is left."""
         with self._claims.turn():
-            # Checking the locks of other hosts' trials takes seconds, so resume those trials last.
+            # Resume trials of other hosts last, because checking their locks takes seconds.
             return self._broken_off(socket.gethostname()) or self._new() or self._broken_off()
 
     def _new(self) -> tuple[optuna.trial.Trial, contextlib.AbstractContextManager[object]] | None:

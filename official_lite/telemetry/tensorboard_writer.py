@@ -123,7 +123,7 @@ SummaryFn = Callable[..., Any]
 
 _LOSSES = frozenset({"training_loss", "validation_loss", "test_loss"})
 
-# A directory that contains any of these files is a model directory.
+# Files that identify a model directory.
 _OF_A_RUN = frozenset({"checkpoint", "params.yaml", "run.json"})
 
 
@@ -171,7 +171,7 @@ class TensorBoardWriter(Writer):
         self._directory = None if directory is None else os.fspath(directory)
         self._job = job
         self._suffix = f".{job}.v2" if job else ".v2"
-        # `events.out.tfevents.<time>.<host>.<process>.<number><suffix>`
+        # Matches `events.out.tfevents.<time>.<host>.<process>.<number><suffix>`.
         self._own_name = re.compile(rf".*tfevents\..*\.\d+{re.escape(self._suffix)}")
         self._file_writers: dict[str, Any] = {}
         # The paths of the files that this writer has created. The files can't be truncated while

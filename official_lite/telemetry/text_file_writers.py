@@ -329,10 +329,10 @@ def jsonl_of(run: RunInfo) -> Writer:
 
 
 def _records_of_state(step: int) -> Callable[[int, str, Set[str]], bool]:
-    """Return a function that tells whether a record belongs to the state of `step`.
+    """Return a function that returns whether a record belongs to the state at `step`.
 
-    Later records do not. Neither does a record at `step` of which a value has been written again,
-    for example by an evaluation before training continues.
+    Records of later steps do not. Neither does a record at `step` with a value that was written
+    again later, for example by an evaluation before training resumed.
 
     Args:
         step: The step of the state from which training continues.

@@ -211,7 +211,8 @@ def _open_client(tracking_uri: str | None) -> Any:
         raise errors.ConfigValueError(
             f"MLflow can't open {tracking_uri or mlflow.get_tracking_uri()}: {error} Set "
             "`tracking_uri` or MLFLOW_TRACKING_URI to the address of a server. A local database "
-            "requires `pip install mlflow`; a directory requires MLFLOW_ALLOW_FILE_STORE=true."
+            "requires `pip install 'official-lite[mlflow]'`; a directory requires "
+            "MLFLOW_ALLOW_FILE_STORE=true."
         ) from error
 
 

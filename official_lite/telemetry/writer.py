@@ -361,7 +361,7 @@ class AsyncWriter(Writer):
         errors = self._stop()
         try:
             self._inner.close()
-        except BaseException as error:  # This error and the thread's errors are raised below.
+        except BaseException as error:  # Raised below, together with the thread's errors.
             errors.append(error)
         _raise_all(errors)
 

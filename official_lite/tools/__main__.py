@@ -29,7 +29,6 @@ __all__ = ["commands", "main"]
 
 _PROGRAM = "python -m official_lite.tools"
 
-# One-line descriptions of the commands.
 _COMMANDS = {
     "train": "Train, evaluate or predict with a registered experiment, like train.py.",
     "launch": "Start a training job of several processes on this machine.",

@@ -2,7 +2,7 @@
 
 An exported model is called as a server would call it: without the code that built it. The task's
 own validation step evaluates it, with all calls of the task's model redirected to the exported
-model. The metrics are therefore those of the task, whatever the task does with a batch.
+model. The metrics are therefore those of the task, even if the task preprocesses the batch.
 """
 
 import contextlib
@@ -95,8 +95,8 @@ def export_checkpoint(
         errors.OfficialLiteError: The model can't be written in a format, or can't be loaded back.
     """
     with run_model.built(params) as (ctx, _):
-        # Choose the checkpoint only now, because a running training may remove checkpoints while
-        # the model is built.
+        # Choose the checkpoint only now, because a running training job may remove checkpoints
+        # while the model is built.
         prefix = run_model.find_checkpoint(prefix)
         run_model.load_weights(ctx, prefix)
         model = ctx.require("model")
@@ -333,7 +333,8 @@ def measure_metrics(
     task, model = ctx.require("task"), ctx.require("model")
     metrics = step_checks.build_metrics(task, training=False, model=model)
     data, steps = ctx.params.task.validation_data, ctx.params.trainer.validation_steps
-    # The training data may provide the example inputs, but no metrics.
+    # Always evaluate on the validation data, even if the example inputs come from the training
+    # data.
     with step_checks.naming_the_block(task.build_inputs, "task.validation_data", data):
         dataset = task.build_inputs(data)
     if steps == -1:

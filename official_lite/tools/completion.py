@@ -100,7 +100,7 @@ def _tools_parser() -> argparse.ArgumentParser:
 
 
 def _say_what_is_what(parser: argparse.ArgumentParser, shtab: ModuleType) -> None:
-    """Tell shtab which arguments are files, folders or experiments."""
+    """Mark the arguments that shtab should complete with files, directories or experiment names."""
     for action in _actions(parser):
         if action.choices:
             continue

@@ -17,7 +17,7 @@ from typing import Any
 
 from official_lite.common import errors, terminal
 
-# How long a worker tries to reach a lost dispatcher before it logs an error.
+# The time for which a worker tries to reach a lost dispatcher before it logs an error.
 _DISPATCHER_TIMEOUT_MS = 60_000
 
 

@@ -63,11 +63,11 @@ _SECONDS_BETWEEN_LOOKS = 0.05
 # Signals that the launcher receives within this time after the first are one request to stop.
 _SECONDS_OF_ONE_REQUEST = 0.5
 
-# The exit codes of trainers that have stopped as asked, with everything saved.
+# The exit codes of trainers that have stopped on request and saved everything.
 _STOPPED = (errors.ExitCode.PREEMPTED, errors.ExitCode.INTERRUPTED)
 
-# The time in which trainers have to save if they were stopped without a request from outside, in
-# grace periods.
+# The number of grace periods in which trainers must save if the request to stop did not come from
+# outside the launcher.
 _GRACE_PERIODS_TO_SAVE = 10
 
 _output_lock = threading.Lock()
@@ -329,7 +329,8 @@ def _cluster(
             yield ProcessSpec(
                 name=tf_config.task_name(job, index),
                 role=role,
-                # The chief needs its servers to save. They end by themselves after the chief.
+                # Do not stop the servers with the launcher: the chief needs them to save. They end
+                # by themselves after the chief.
                 ends_with_launcher=role is Role.TRAINER,
                 command=program,
                 environment={
@@ -342,7 +343,7 @@ def _cluster(
 def _role(job: str, *, has_chief: bool) -> Role:
     """Return the role of a task in the cluster.
 
-    With parameter servers, only the chief ends by itself, and workers can be replaced.
+    With parameter servers, only the chief ends without a signal, and workers can be replaced.
     """
     roles = Role
     if job == "ps":
@@ -582,10 +583,10 @@ class LaunchedCluster:
         self._width = max(spec.width for spec in specs)
         self._processes: list[LaunchedProcess] = []
         self._asked_time: float | None = None
-        # The signal that asks the trainers to stop, and those that have received it.
+        # The signal that requests the trainers to stop, and the trainers to which it was sent.
         self._request: signal.Signals | None = None
         self._asked: list[LaunchedProcess] = []
-        # When each server was first seen to have ended with 0.
+        # For each server that has exited with code 0, the time at which this was first observed.
         self._end_times: dict[LaunchedProcess, float] = {}
         self._deadline = None if most_secs is None else time.monotonic() + most_secs
         self.reached_limit = False
@@ -616,7 +617,7 @@ class LaunchedCluster:
             try:
                 for spec in self._specs:
                     self._processes.append(LaunchedProcess(spec))
-                # Pass on an early request to the trainers that were started after it.
+                # Forward a request that arrived earlier to trainers that were started after it.
                 if self._request is not None:
                     self._ask_to_stop(self._request)
                 failure = self._watch()
@@ -647,14 +648,14 @@ class LaunchedCluster:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
     def _failure(self, process: LaunchedProcess) -> ProcessEnd | None:
-        """Return how a process failed; None if it runs or has ended as it should."""
+        """Return how a process failed; None if it is running or has ended as expected."""
         end = process.end()
         if end is None or end.code:
             return end
         if process.spec.role is Role.TRAINER or self._is_stopping:
             return None
-        # Servers end with 0 when they receive SIGTERM, but also when the run is complete, perhaps
-        # before the trainers.
+        # A server exits with 0 on SIGTERM, but also when the run is complete. In that case it may
+        # exit shortly before the trainers, so report it as lost only after the grace period.
         now = time.monotonic()
         is_lost = now - self._end_times.setdefault(process, now) >= self._grace_secs
         return dataclasses.replace(end, is_lost=True) if is_lost else None
@@ -677,9 +678,10 @@ class LaunchedCluster:
     def _wait_for_the_others(self, failure: ProcessEnd) -> None:
         """Report a failure, and wait until the trainers have stopped or their time is up.
 
-        After a failure, they have the grace period. If they were asked to stop and none has failed,
-        they have as long as they need to save, or `_GRACE_PERIODS_TO_SAVE` if nobody waits for it.
-        The caller then stops all processes that are left, including the servers.
+        After a failure, the trainers have one grace period. If they have only been requested to
+        stop, they have `_GRACE_PERIODS_TO_SAVE` grace periods, or unlimited time if the request
+        came from outside the launcher. Afterwards, the caller stops all remaining processes,
+        including the servers.
         """
         trainers = self._trainers
         patience = self._grace_secs
@@ -691,8 +693,9 @@ class LaunchedCluster:
         else:
             first = "" if failure.is_lost else " first"
             say(f"{failure}{first}. Stopping the other processes.", self._width)
-            # Trainers notice the loss of another trainer or of a parameter server. Without the
-            # dispatcher of tf.data or a worker that is not replaced, they wait, but can still save.
+            # If another trainer fails, the trainers notice by themselves. If a tf.data dispatcher
+            # or a worker without a replacement is lost, they would wait forever, so request them to
+            # save and stop.
             if failure.name not in [each.spec.name for each in trainers]:
                 self._ask_to_stop(signal.SIGTERM)
         deadline = time.monotonic() + patience
@@ -730,7 +733,7 @@ class LaunchedCluster:
                 process.kill()
 
     def _ask_to_stop(self, number: signal.Signals) -> None:
-        """Ask each trainer to save and stop, but only once: a second signal would end it."""
+        """Request each trainer to save and stop, but only once: a second signal would kill it."""
         self._request = self._request or number
         for trainer in self._trainers:
             if trainer not in self._asked:
@@ -739,7 +742,7 @@ class LaunchedCluster:
 
 
 def _has_failed(end: ProcessEnd | None) -> bool:
-    """Return whether a trainer has ended, but neither with success nor as it was asked to."""
+    """Return whether a trainer has ended with neither success nor a requested stop."""
     return end is not None and end.code != 0 and end.code not in _STOPPED
 
 

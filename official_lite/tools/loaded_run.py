@@ -80,7 +80,7 @@ def load_run(
     try:
         source = sources.read_run_params(path, experiment, trust=trust)
         with run_model.built(source.params) as (ctx, _):
-            # Choose the checkpoint only now, because a running training may remove checkpoints
+            # Choose the checkpoint only now, because a running training job may remove checkpoints
             # while the model is built.
             record = run_reading.read_run(source.run_dir)
             prefix = _find_checkpoint(path, source.run_dir, record, checkpoint)

@@ -81,7 +81,7 @@ KINDS = {
 
 _DEFAULT = "lines"
 
-# Names that a package can't have, because they are the names of other files of the project.
+# Reserved package names, which other files of the project use.
 _TAKEN = frozenset({"data", "make_data", "registry_imports", "tests", "train"})
 
 

@@ -12,6 +12,7 @@ import argparse
 from typing import NoReturn
 
 from official_lite.common import errors, files, terminal
+from official_lite.config import compatibility
 from official_lite.execution import execution_record
 from official_lite.run import model_dir_lock
 from official_lite.tools import sources, verify
@@ -31,6 +32,12 @@ def run(args: argparse.Namespace) -> NoReturn:
     """Replace this process by the training command."""
     command = [*sources.train_command(args.run, args), f"--model_dir={args.model_dir}"]
     chosen = execution_record.load(args.run)
+    given = compatibility.read_run(args.run).get("params") or {}
+    is_set = any(verify.sets(each, "runtime", "execution") for each in args.set)
+    if chosen is not None and given.get("runtime.execution") == "auto" and not is_set:
+        # The config of a finished run names the chosen mode. If the new run set that mode, its
+        # evaluations would use it, too, but `auto` may have chosen another mode for them.
+        command.append("--set=runtime.execution=auto")
     _require_unused(args.model_dir)
     for check in verify.check_sources(args.run):
         if check.state == verify.BROKEN:

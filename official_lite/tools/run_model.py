@@ -129,7 +129,8 @@ def load_weights(ctx: ExperimentContext, prefix: str) -> None:
     if not ema_optimizer.keeps_averages(ctx.optimizer):
         return
     optimizer = optimizer_factory.prepare_optimizer(ctx.optimizer, model)
-    # A weight that was frozen in training has no average in the checkpoint.
+    # A weight that was frozen in training has no average in the checkpoint, so use the weight
+    # itself.
     optimizer_factory.follow_weights(optimizer)
     # Match the averages by their weights. By position, they would not match if the run froze some
     # weights, or if it scaled the loss for a precision that is not used here.

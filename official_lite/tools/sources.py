@@ -175,8 +175,8 @@ def train_command(
         *(f"{flag}={value}" for name, flag in _CODE.items() for value in code[name]),
         f"--experiment={experiment}",
         f"--mode={mode or trained}",
-        # Apply the config after gin, which must not bring back the fields that the command line of
-        # the run has replaced.
+        # Apply the config after the gin bindings. Otherwise, gin would restore the original values
+        # of fields that the run's command line changed.
         f"--params_override={config}",
         *([] if args.trust else ["--safe_config"]),
         *(f"--set={assignment}" for assignment in args.set),
@@ -317,7 +317,8 @@ def changes(old: ConfigSource, new: ConfigSource) -> list[compatibility.Change]:
     run is restarted. Fields that a file does not contain are considered equal.
     """
     if {old.kind, new.kind} == {"experiment", "file"}:
-        # Apply the file to the experiment to convert types and the Model Garden's field names.
+        # Apply the file to the experiment, which converts types and renames the Model Garden's
+        # fields.
         old, new = _laid_over(old, new), _laid_over(new, old)
     (became, given), (new_became, new_given) = old.values(), new.values()
     paths = {*became, *given} | {*new_became, *new_given}

@@ -93,7 +93,7 @@ def _main(argv: list[str]) -> None:
 def _dry_run(params: config_definitions.ExperimentConfig) -> None:
     """Estimate the memory of a training step, then run it and an evaluation step.
 
-    With `--mode=train`, a task may lack the evaluation step.
+    With `--mode=train`, there is no evaluation step, because the task may lack validation data.
     """
     if FLAGS.mode == "test" and not params.phases:
         params = config_definitions.for_test(params).replace(trainer={"validation_steps": 1})
@@ -105,22 +105,17 @@ def _dry_run(params: config_definitions.ExperimentConfig) -> None:
     params.lock()
     with tempfile.TemporaryDirectory() as model_dir:
         _refuse_start_from_earlier_phase(params, model_dir)
-        try:
-            _run(params, "train_and_eval", model_dir)
-        except errors.MissingStepError as error:
-            if FLAGS.mode != "train":
-                raise
-            logging.warning("One training step succeeded. Skipped the evaluation step: %s", error)
+        _run(params, "train" if FLAGS.mode == "train" else "train_and_eval", model_dir)
     logging.info("The dry run succeeded. It left no files.")
 
 
 def _leave_out_predictions(
     params: config_definitions.ExperimentConfig,
 ) -> list[phase_configs.PhaseConfig]:
-    """Return the phases without those that predict, and without those that need their files.
+    """Return the phases except those that predict, and except those that read predictions.
 
-    The training modes write predictions only in phases, to a directory that may be anywhere, and
-    for all rows.
+    Predictions are left out because a predicting phase writes them for all rows, possibly to a
+    directory outside the model directory.
     """
     kept: list[phase_configs.PhaseConfig] = []
     missing: list[str] = []
@@ -169,7 +164,7 @@ def _keep_inside(params: Any) -> Any:
     from official_lite.core import preflight
 
     def values_for(each: Any) -> dict[str, Any]:
-        # Look up the writers, because those that are replaced are not looked up later.
+        # Report unknown writers now, because those that are replaced below are not looked up later.
         preflight.find_writers(each)
         trainer = each.trainer.as_dict()
         values: dict[str, Any] = {}
@@ -199,7 +194,7 @@ def _redirect(hook: Any) -> Any:
 
 def _relative(value: Any) -> Any:
     is_path = isinstance(value, str) and (os.path.isabs(value) or files.is_remote(value))
-    # Keep all names of the path, because two hooks can't write to the same directory.
+    # Include the whole path, because two hooks can't write to the same directory.
     return "redirected" + re.sub(r"\W+", "_", value) if is_path else value
 
 

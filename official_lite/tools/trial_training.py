@@ -161,7 +161,7 @@ def run_sweep(params: Any, *, min_rate: float, max_rate: float, num_steps: int) 
     def sweep(ctx: pipeline.ExperimentContext) -> None:
         _sweep(ctx.require("trainer"), num_steps, rates, losses)
 
-    # Leave out a loaded step count, at which the schedule would begin.
+    # Do not load a step count, because the schedule of the sweep would start at that step.
     has_count = hyperparams.get_by_path(params, "task.init_checkpoint_optimizer") == "all"
     # Set all fields, because the experiment's own schedule may have changed any of them.
     schedule = learning_rate_config.ExponentialLrConfig(

@@ -39,16 +39,18 @@ _NO_FILE = "no such file"
 _NAME = re.compile(r"[^/\\]+-\d+")
 _KINDS = ("record", "checkpoint", "removed")
 
-# The file with the chosen execution mode, which a replay reads besides the checkpoint. It does not
-# read `recovery.json`, because the blow-ups of the segment occur again and would be counted twice.
+# The file with the chosen execution mode, which a replay needs in addition to the checkpoint. A
+# replay must not read `recovery.json`: a divergence in the replayed segment would occur again and
+# be counted twice.
 _EXECUTION = "execution.json"
 
 # The hooks that do not affect training. They write files, possibly outside of the model directory.
 _WRITING_HOOKS = ("best_checkpoint", "export_model", "graph", "profiler")
 # A path to a class of this package or of Keras. Other paths are not imported by this process.
 _KNOWN_PATH = re.compile(r"(official_lite|keras)(\.\w+)*(?<!\.py):\w+")
-# A hook that takes the place of a writing callback, because the position of a `keras_callback`
-# among the others names its state. This callback acts only on batches, which it does not hear.
+# A hook that replaces a callback that writes files. The callback can't just be removed, because the
+# states of `keras_callback` hooks are named by their order. With `every_n_steps` of 0,
+# `TerminateOnNaN` is never called.
 _IDLE = {"name": "keras_callback", "callback": "TerminateOnNaN", "every_n_steps": 0}
 _HOOK_STATES = "hooks/.ATTRIBUTES/py_state"
 # The entries of the state of a `keras_callback` that contain measured speeds.
@@ -127,7 +129,8 @@ def _replay(args: argparse.Namespace, *, is_sound: bool) -> Check:
     if not is_sound:
         return _unchecked("an earlier link is broken")
     segments = find_segments(args.model_dir)
-    # A replay saves its checkpoint after the evaluation of that step, to which hooks may listen.
+    # A replay evaluates before it saves the checkpoint of the same step, and the evaluation may
+    # change the state of hooks. Prefer segments whose last checkpoint was saved in this order, too.
     replayable = [each for each in segments if not _precedes_evaluation(each[1])]
     segment = choose(segments if args.step is not None else replayable or segments, args.step)
     if segment is None:
@@ -142,9 +145,9 @@ def _replay(args: argparse.Namespace, *, is_sound: bool) -> Check:
     if needs_a_cluster(config):
         return _unchecked("a run of several processes can't be replayed; pass --no-replay")
     mode = _find_lost_execution(config, after)
-    if mode and not any(_sets(each, "runtime", "execution") for each in args.set):
+    if mode and not any(sets(each, "runtime", "execution") for each in args.set):
         return _unchecked(
-            f"another execution mode was chosen since {name} was saved; pass "
+            f"the replay would not use the execution mode of {name}; pass "
             f"--set=runtime.execution={mode}"
         )
     unequal = replay(args.model_dir, before, after, args, config=config)
@@ -175,10 +178,34 @@ def _find_lost_execution(config: str, checkpoint: str) -> str | None:
     runtime = config_definitions.RuntimeConfig()
     runtime.override(yaml_io.read_yaml(config).get("runtime", {}), is_strict=False)
     planned = modes.execution_of(runtime)
+    if planned == "auto":
+        chosen = execution_record.load(os.path.dirname(checkpoint))
+        planned = chosen.execution if chosen else "graph"
+    return mode if planned != mode else None
+
+
+def _find_execution(config: str, checkpoint: str) -> str | None:
+    """Return the `runtime.execution` with which a replay repeats the choice of `auto`.
+
+    The config of a finished run names the chosen mode. If a config sets that mode, evaluations use
+    it, too, but `auto` may have chosen another mode for evaluations.
+
+    Args:
+        config: The file with the config of the segment.
+        checkpoint: The checkpoint at the end of the segment.
+
+    Returns:
+        `auto` if `execution.json` has the choice; `graph` if `auto` used this mode, so that a
+        replay does not benchmark; None if the replay can use the mode of the config.
+    """
+    if not chain.was_saved_with_auto(checkpoint, config):
+        return None
+    committed = commit.read(checkpoint)
+    mode = committed.state.get("execution") if committed else None
+    if mode == "graph":
+        return mode
     chosen = execution_record.load(os.path.dirname(checkpoint))
-    if planned == "auto" and chosen:
-        planned = chosen.execution
-    return mode if planned not in ("auto", mode) else None
+    return "auto" if chosen and chosen.execution == mode else None
 
 
 def _unchecked(note: str) -> Check:
@@ -245,7 +272,7 @@ def replay(
 
     step = commit.step_of(after)
     command = sources.train_command(run_dir, args, config=config)
-    of_hooks = [each for each in args.set if _sets(each, "trainer", "hooks")]
+    of_hooks = [each for each in args.set if sets(each, "trainer", "hooks")]
     hooks = _read_hooks(config, of_hooks)
     kept, left_out = leave_out_writers(hooks)
     with tempfile.TemporaryDirectory() as directory:
@@ -261,8 +288,12 @@ def replay(
             f"--set=trainer.checkpoint_interval={step}",
             "--set=trainer.writers=[]",
         ]
+        execution = _find_execution(config, after)
+        if execution and not any(sets(each, "runtime", "execution") for each in args.set):
+            command.append(f"--set=runtime.execution={execution}")
         if kept != hooks:
-            # The kept hooks include the overrides, whose indexes refer to the original list.
+            # Remove the overrides of hooks: they are already applied to `kept`, and their indexes
+            # refer to the original list.
             command = [each for each in command if each.removeprefix("--set=") not in of_hooks]
             command.append(f"--set=trainer.hooks={_to_flow(kept)}")
         replayed = os.path.join(model_dir, os.path.basename(after))
@@ -275,7 +306,8 @@ def replay(
         return unequal
 
 
-def _sets(assignment: str, *path: str) -> bool:
+def sets(assignment: str, *path: str) -> bool:
+    """Return whether an assignment `path=value` sets the field at a path or a field below it."""
     return yaml_io.parse_path(assignment.partition("=")[0])[: len(path)] == [*path]
 
 
@@ -344,7 +376,8 @@ def _is_writing_callback(spec: Any) -> bool:
     cls = _find_class(spec, functools.partial(plugins.resolve, registry=registry))
     if cls is None or not cls.__module__.startswith("keras."):
         return False
-    # The other callbacks of Keras that affect training take functions, which a config can't hold.
+    # All other Keras callbacks write files or have no effect on training, except for those that
+    # take a function, which a config can't contain.
     return cls.__name__ not in hook_factory.HARMLESS_CALLBACKS
 
 

@@ -84,7 +84,7 @@ def test_results_page_shows_the_mean_and_range_of_a_metric_over_all_seeds(
     assert "81.0000 to 82.0000" in page
 
 
-def test_benchmark_table_says_never_for_a_program_that_misses_its_target() -> None:
+def test_benchmark_table_shows_never_for_a_program_that_misses_its_target_accuracy() -> None:
     record = dataclasses.replace(known_numbers.RECORDS[0], name="never", bar=0.7)
     early, late = benchmark.Training(1.0, 9.0, 3.0), benchmark.Training(2.0, 9.0, None)
     for ours, reference, cells in (
@@ -97,7 +97,7 @@ def test_benchmark_table_says_never_for_a_program_that_misses_its_target() -> No
         assert list(seconds.rows[0][1:4]) == cells
 
 
-def test_failed_benchmark_record_is_omitted_and_its_error_is_printed(
+def test_failed_benchmark_is_omitted_from_the_results_and_its_error_is_printed(
     toy: known_numbers.Record,
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -123,7 +123,7 @@ def test_failed_benchmark_record_is_omitted_and_its_error_is_printed(
         (["--data=/"], "is not NAME=DIR"),
     ],
 )
-def test_unknown_record_or_missing_data_set_exits_before_any_program_runs(
+def test_unknown_benchmark_name_or_missing_data_set_exits_before_any_program_runs(
     toy: known_numbers.Record,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
@@ -135,7 +135,7 @@ def test_unknown_record_or_missing_data_set_exits_before_any_program_runs(
 
 
 @pytest.mark.parametrize("record", known_numbers.RECORDS, ids=lambda record: record.name)
-def test_each_benchmark_record_names_an_existing_experiment_reference_and_environment(
+def test_each_published_benchmark_has_an_existing_experiment_reference_program_and_environment(
     record: known_numbers.Record,
 ) -> None:
     assert record.experiment in exp_factory.list_experiments()
@@ -145,7 +145,7 @@ def test_each_benchmark_record_names_an_existing_experiment_reference_and_enviro
 
 
 @pytest.mark.parametrize("record", known_numbers.RECORDS, ids=lambda record: record.name)
-def test_train_command_accepts_the_flags_of_each_benchmark_record_for_three_seeds(
+def test_train_command_accepts_the_flags_of_each_published_benchmark_for_three_seeds(
     record: known_numbers.Record, tmp_path: pathlib.Path
 ) -> None:
     for seed in (1, 2, 3):

@@ -17,7 +17,7 @@ OWN = ("official_lite_trainer", "keras_fit", "keras_fit_1000_no_jit", "tf_graph"
 
 
 @pytest.mark.parametrize("name", benchmark.CONTESTANTS)
-def test_step_benchmark_contestant_names_an_existing_module_environment_and_models(
+def test_each_program_in_the_step_benchmark_has_an_existing_module_environment_and_models(
     name: str,
 ) -> None:
     contestant = benchmark.CONTESTANTS[name]
@@ -26,7 +26,7 @@ def test_step_benchmark_contestant_names_an_existing_module_environment_and_mode
     assert set(contestant.models) <= set(models.MODELS)
 
 
-def test_description_of_each_benchmark_contestant_is_one_unique_line() -> None:
+def test_each_program_in_the_step_benchmark_is_described_in_one_unique_line() -> None:
     lines = benchmark.describe(benchmark.CONTESTANTS).splitlines()[2:]
     assert [line.split("`")[1] for line in lines] == list(benchmark.CONTESTANTS)
     # Two equal lines would hide what distinguishes their contestants.
@@ -34,7 +34,7 @@ def test_description_of_each_benchmark_contestant_is_one_unique_line() -> None:
 
 
 @pytest.mark.parametrize("model", models.MODELS)
-def test_keras_fit_contestants_cover_every_jit_compile_and_steps_per_execution_setting(
+def test_step_benchmark_measures_keras_fit_with_every_jit_compile_and_steps_per_execution_setting(
     model: str,
 ) -> None:
     found = {
@@ -48,7 +48,7 @@ def test_keras_fit_contestants_cover_every_jit_compile_and_steps_per_execution_s
 
 
 @pytest.mark.slow
-def test_our_contestants_in_the_step_benchmark_end_with_equal_losses(
+def test_all_programs_of_official_lite_in_the_step_benchmark_end_with_equal_losses(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["--models=tiny_mlp", "--steps=100", "--rounds=1", "--warmup=1"]
@@ -64,7 +64,7 @@ def test_our_contestants_in_the_step_benchmark_end_with_equal_losses(
         assert f"\n* `{name}`: {benchmark.CONTESTANTS[name].given}.\n" in page
 
 
-def test_note_below_the_benchmark_table_names_a_contestant_whose_final_loss_differs() -> None:
+def test_note_below_the_benchmark_table_names_a_program_whose_final_loss_differs() -> None:
     answers = {
         name: [{"seconds_per_step": 1.0, "peak_memory_mb": 1.0, "loss": loss, "metric": 1.0}]
         for name, loss in (("official_lite", 0.5), ("tf_graph", 0.5), ("torch", 0.6))

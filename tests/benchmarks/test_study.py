@@ -42,7 +42,7 @@ def directory(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def test_optuna_reference_and_our_search_sample_equal_values_from_equal_spaces() -> None:
+def test_plain_optuna_and_our_search_sample_equal_values_from_equal_spaces() -> None:
     config = search_config.search_config_of(_experiment())
     config.seed = 3
     space = search_config.Space(config.space)
@@ -57,7 +57,7 @@ def test_optuna_reference_and_our_search_sample_equal_values_from_equal_spaces()
         theirs.tell(other, 0.5)
 
 
-def test_optuna_reference_has_the_network_and_learning_rates_of_our_experiment() -> None:
+def test_plain_optuna_benchmark_has_the_network_and_learning_rates_of_our_experiment() -> None:
     params = _experiment()
     params.task.losses.l2_weight_decay = 0.01
     network = task.FashionMnistTask(params.task).build_model()

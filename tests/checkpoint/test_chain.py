@@ -35,7 +35,9 @@ def _kinds(directory: pathlib.Path) -> list[tuple[str, str]]:
     return [(link.kind, link.checkpoint) for link in chain.read(str(directory))]
 
 
-def test_commit_file_names_the_previous_checkpoint_and_the_run_record_by_checksum(save, tmp_path):
+def test_commit_file_contains_the_checksums_of_the_previous_checkpoint_and_the_run_record(
+    save, tmp_path
+):
     save(1, 2)
     record, first, second = chain.read(str(tmp_path))
     found = commit.read(str(tmp_path / "ckpt-2"))
@@ -45,7 +47,7 @@ def test_commit_file_names_the_previous_checkpoint_and_the_run_record_by_checksu
     assert set(found.sha256) == set(found.files)
 
 
-def test_chain_file_keeps_the_lines_of_removed_checkpoints(save, tmp_path):
+def test_checkpoint_chain_records_each_removed_checkpoint_and_lists_the_others(save, tmp_path):
     save(1, 2, 3)
     assert _kinds(tmp_path)[-2:] == [("checkpoint", "ckpt-3"), ("removed", "ckpt-1")]
     assert list(chain.listed(chain.read(str(tmp_path)))) == ["ckpt-2", "ckpt-3"]
@@ -59,7 +61,7 @@ def test_checkpoint_saved_after_a_restore_names_the_restored_checkpoint_as_previ
     assert second["previous"] == third["previous"] == first["sha256"]
 
 
-def test_chain_file_is_repaired_when_its_last_line_is_missing_or_incomplete(save, tmp_path):
+def test_checkpoint_chain_is_repaired_when_its_last_line_is_missing_or_incomplete(save, tmp_path):
     save(1, 2)
     path = tmp_path / chain.FILE
     whole = path.read_text()
@@ -70,7 +72,7 @@ def test_chain_file_is_repaired_when_its_last_line_is_missing_or_incomplete(save
         assert path.read_text() == whole
 
 
-def test_chain_repair_adds_no_line_for_an_edited_commit_file(save, tmp_path):
+def test_repairing_the_checkpoint_chain_adds_no_line_for_an_edited_commit_file(save, tmp_path):
     save(1, 2)
     path = tmp_path / "ckpt-2.commit.json"
     path.write_text(json.dumps(json.loads(path.read_text())))
@@ -79,7 +81,9 @@ def test_chain_repair_adds_no_line_for_an_edited_commit_file(save, tmp_path):
     assert _kinds(tmp_path) == before
 
 
-def test_chain_repair_records_a_checkpoint_that_was_removed_by_hand(save, tmp_path):
+def test_repairing_the_checkpoint_chain_records_a_checkpoint_that_was_deleted_by_hand(
+    save, tmp_path
+):
     save(1, 2)
     commit.remove_checkpoint(str(tmp_path / "ckpt-1"))
     chain.repair(str(tmp_path))
@@ -87,7 +91,7 @@ def test_chain_repair_records_a_checkpoint_that_was_removed_by_hand(save, tmp_pa
     assert (last.kind, last.checkpoint, last.entries["reason"]) == ("removed", "ckpt-1", "by hand")
 
 
-def test_chain_repair_creates_a_chain_file_for_existing_checkpoints(tmp_path):
+def test_repairing_a_missing_checkpoint_chain_adds_the_existing_checkpoints(tmp_path):
     tf.train.Checkpoint(step=tf.Variable(1)).write(str(tmp_path / "ckpt-1"))
     commit.write(str(tmp_path / "ckpt-1"))
     chain.repair(str(tmp_path))
@@ -102,7 +106,9 @@ def _named_config(prefix: pathlib.Path) -> str:
     return sentence and pathlib.Path(sentence.partition("--config_file=")[2].split()[0]).name
 
 
-def test_error_without_a_checkpoint_chain_recommends_the_last_config_file(tmp_path):
+def test_checkpoint_error_in_a_run_without_a_checkpoint_chain_recommends_the_newest_config_file(
+    tmp_path,
+):
     best = tmp_path / "best" / "ckpt-3"
     assert _named_config(best) == ""
     for name in ("params.yaml", "params.2.yaml", "params.10.yaml"):
@@ -111,7 +117,7 @@ def test_error_without_a_checkpoint_chain_recommends_the_last_config_file(tmp_pa
 
 
 @pytest.mark.parametrize("is_first_kept", [True, False], ids=["kept", "replaced"])
-def test_checkpoint_error_recommends_the_recorded_or_the_next_existing_config(
+def test_checkpoint_error_recommends_the_config_file_of_the_checkpoint_or_the_next_existing_one(
     tmp_path, is_first_kept
 ):
     configs = {"params.1.yaml": "a", "params.2.yaml": "b", "params.yaml": "c"}
@@ -151,7 +157,7 @@ def _replace_by_directory(path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "has_chain"), [(_cut, False), (_cut, True), (_replace_by_directory, True)]
 )
-def test_chain_repair_adds_checkpoints_of_older_versions_unless_the_commit_file_is_damaged(
+def test_repaired_checkpoint_chain_includes_older_checkpoints_unless_their_commit_file_is_damaged(
     tmp_path, damage, has_chain
 ):
     if has_chain:

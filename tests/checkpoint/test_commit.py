@@ -57,7 +57,7 @@ def test_all_files_are_synced_to_disk_before_the_commit_file_exists(
         ("commit.json", b'{"step": 7, "other": 1}', "is damaged"),
     ],
 )
-def test_find_damage_names_a_missing_or_truncated_file_and_a_damaged_commit_file(
+def test_damage_report_names_a_missing_or_truncated_checkpoint_file_and_a_damaged_commit_file(
     prefix: str, file: str, content: bytes | None, damage: str
 ) -> None:
     assert commit.read(prefix) is None
@@ -68,7 +68,7 @@ def test_find_damage_names_a_missing_or_truncated_file_and_a_damaged_commit_file
     assert damage in str(commit.find_damage(prefix))
 
 
-def test_find_damage_detects_a_changed_index_file_of_the_same_size(prefix: str) -> None:
+def test_changed_index_file_of_the_same_size_counts_as_a_damaged_checkpoint(prefix: str) -> None:
     commit.write(prefix)
     index = pathlib.Path(f"{prefix}.index")
     content = bytearray(index.read_bytes())
@@ -128,7 +128,7 @@ def _names(directory: pathlib.Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 
 
-def test_remove_deletes_only_unfinished_checkpoints_with_the_requested_name(
+def test_only_unfinished_checkpoints_with_the_requested_name_are_deleted(
     tmp_path: pathlib.Path,
 ) -> None:
     for name in UNFINISHED + OTHERS:
@@ -140,7 +140,7 @@ def test_remove_deletes_only_unfinished_checkpoints_with_the_requested_name(
     assert _names(tmp_path) == {*OTHERS, "my_ckpt-3_temp"}
 
 
-def test_remove_keeps_checkpoints_in_a_directory_without_commit_files(
+def test_checkpoints_in_a_directory_without_commit_files_are_not_deleted_as_unfinished(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "ckpt-3.index").touch()

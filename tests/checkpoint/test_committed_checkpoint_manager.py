@@ -96,7 +96,7 @@ def test_damaged_checkpoint_is_set_aside_and_training_resumes_from_the_previous_
     assert _steps(tmp_path) == [3, 4]
 
 
-def test_manager_with_moves_damaged_false_leaves_a_damaged_checkpoint_in_place(
+def test_checkpoint_manager_with_moves_damaged_false_leaves_a_damaged_checkpoint_in_place(
     tmp_path: pathlib.Path,
 ) -> None:
     Run(tmp_path).save(1, 2)
@@ -107,7 +107,7 @@ def test_manager_with_moves_damaged_false_leaves_a_damaged_checkpoint_in_place(
     assert sorted(os.listdir(tmp_path)) == before
 
 
-def test_every_restore_raises_if_all_checkpoints_are_damaged(
+def test_restoring_raises_each_time_and_moves_no_file_if_all_checkpoints_are_damaged(
     tmp_path: pathlib.Path,
 ) -> None:
     Run(tmp_path).save(1, 2)
@@ -241,7 +241,7 @@ def test_save_raises_unless_120_percent_of_the_last_checkpoint_size_is_free(
             assert _steps(tmp_path) == [1]
 
 
-def test_require_space_passes_if_the_free_space_is_unknown(tmp_path: pathlib.Path) -> None:
+def test_checkpoint_is_saved_if_the_free_disk_space_is_unknown(tmp_path: pathlib.Path) -> None:
     committed_checkpoint_manager.require_space(str(tmp_path / "nowhere"), 10**18)
     committed_checkpoint_manager.require_space("gs://bucket/run", 10**18)
 

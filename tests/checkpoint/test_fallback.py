@@ -131,7 +131,7 @@ def test_transient_file_system_error_is_raised_and_not_treated_as_damage(
         fallback.restore_newest(state.checkpoint, state.paths)
 
 
-def test_set_aside_moves_all_checkpoint_files_without_overwriting_earlier_files(
+def test_damaged_checkpoints_are_moved_away_without_overwriting_earlier_damaged_ones(
     tmp_path: pathlib.Path,
 ) -> None:
     first = fallback.set_aside(State(tmp_path, commits=True).paths[0])
@@ -155,7 +155,9 @@ def _write_items(directory: pathlib.Path, **items) -> str:
     return tf.train.Checkpoint(**items).write(str(directory / "ckpt-1"))
 
 
-def test_require_complete_names_missing_and_misshapen_variables(tmp_path) -> None:
+def test_error_for_an_incomplete_checkpoint_names_missing_variables_and_variables_of_another_shape(
+    tmp_path,
+) -> None:
     path = _write_items(tmp_path, a=tf.Variable([1.0]), b=tf.Variable([1.0, 1.0]))
     a = tf.Variable([0.0])
     wanted = tf.train.Checkpoint(a=a, b=tf.Variable([0.0]), c=tf.Variable(0.0), d=_State())
@@ -253,7 +255,9 @@ def test_older_checkpoint_of_a_module_may_lack_random_state_but_no_weights(tmp_p
         restore(lambda: _Towers("price"))
 
 
-def test_require_complete_names_missing_adapted_layers_and_random_state(tmp_path) -> None:
+def test_error_for_an_incomplete_checkpoint_names_missing_adapted_layers_and_random_state(
+    tmp_path,
+) -> None:
     def build() -> keras.Model:
         layers = [keras.layers.Normalization(), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
         return keras.Sequential([keras.Input((2,)), *layers])

@@ -98,7 +98,7 @@ def test_global_step_is_read_from_a_checkpoint_without_building_the_model(tmp_pa
         inspection.read_global_step_from_checkpoint(path)
 
 
-def test_remove_ckpts_removes_only_checkpoint_files(tmp_path) -> None:
+def test_remove_ckpts_deletes_checkpoint_files_and_no_others(tmp_path) -> None:
     tf.train.Checkpoint(v=tf.Variable(1)).save(str(tmp_path / "ckpt"))
     (tmp_path / "params.yaml").touch()
     inspection.remove_ckpts(str(tmp_path))

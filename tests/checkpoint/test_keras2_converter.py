@@ -134,7 +134,7 @@ def test_model_restored_from_a_keras2_checkpoint_predicts_like_the_saved_model(
     rounding.assert_close(target(images()), source(images()), roundings=ROUNDINGS)
 
 
-def test_save_keras2_fixture_writes_the_keys_that_tf_keras_writes(
+def test_keras_2_checkpoints_written_for_these_tests_have_the_keys_that_tf_keras_writes(
     save_keras2: SaveKeras2, saved_layer: SavedLayer
 ) -> None:
     source = with_random_weights(nested())
@@ -263,7 +263,9 @@ def test_layer_names_take_precedence_over_layer_order(save_keras2: SaveKeras2) -
     assert list(found.values()) == [["a/kernel"], ["b/kernel"]]
 
 
-def test_layers_with_generated_names_are_matched_by_order(save_keras2: SaveKeras2) -> None:
+def test_keras2_checkpoint_layers_with_generated_names_are_matched_by_order(
+    save_keras2: SaveKeras2,
+) -> None:
     saved = {f"layer_with_weights-{i}": dense(f"dense_{i}") for i in range(2)}
     found = found_names(sequential("dense_1", "dense_2"), save_keras2(**saved))
     assert list(found.values()) == [["dense_0/kernel"], ["dense_1/kernel"]]
@@ -334,7 +336,9 @@ def test_renamed_attribute_is_matched_only_if_listed_in_renamed(save_keras2: Sav
     assert {name for (name,) in found.values()} == EXPECTED
 
 
-def test_saved_attributes_match_layers_of_the_same_name(save_keras2: SaveKeras2) -> None:
+def test_attributes_saved_in_a_keras2_checkpoint_are_matched_to_layers_of_the_same_name(
+    save_keras2: SaveKeras2,
+) -> None:
     path = save_keras2(model={"a": dense("tower/dense"), "b": dense("tower/dense_1")})
     found = found_names(sequential("b", "a"), path)
     assert list(found.values()) == [["tower/dense_1/kernel"], ["tower/dense/kernel"]]

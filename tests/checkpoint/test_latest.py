@@ -71,7 +71,7 @@ def test_paths_in_the_checkpoint_state_file_cannot_point_outside_the_directory(
     assert latest.latest_checkpoint(str(tmp_path / "run")) == inside
 
 
-def test_find_managed_omits_checkpoints_older_than_every_one_in_the_state_file(
+def test_checkpoint_manager_ignores_checkpoints_older_than_every_one_in_its_state_file(
     tmp_path: pathlib.Path,
 ) -> None:
     paths = _save(tmp_path, 1, 2, 3)
@@ -81,7 +81,7 @@ def test_find_managed_omits_checkpoints_older_than_every_one_in_the_state_file(
     assert latest.find_managed(str(tmp_path), "ckpt") == paths
 
 
-def test_find_managed_includes_checkpoints_newer_than_the_oldest_in_the_state_file(
+def test_checkpoint_manager_finds_newer_checkpoints_that_its_state_file_does_not_list(
     tmp_path: pathlib.Path,
 ) -> None:
     paths = _save(tmp_path, 1, 2, 3)

@@ -44,13 +44,13 @@ def test_layers_in_lists_and_dicts_are_saved_and_restored(model, tmp_path) -> No
         np.testing.assert_array_equal(variable, value)
 
 
-def test_hidden_items_contain_only_model_state_that_tensorflow_checkpoints_omit(model) -> None:
+def test_only_model_state_that_tensorflow_checkpoints_omit_is_collected_separately(model) -> None:
     items = model_state.hidden_items(model)
     assert len(items["hidden_weights"]) == 2 + 4 + 2
     assert [v.path.endswith("seed_generator_state") for v in items["random_state"]] == [True]
 
 
-def test_hidden_items_of_a_sequential_model_are_empty() -> None:
+def test_sequential_model_has_no_state_that_tensorflow_checkpoints_omit() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     assert model_state.hidden_items(model) == {}
     assert model_state.hidden_items(tf.Module()) == {}
@@ -157,7 +157,9 @@ def test_load_weights_restores_adapted_normalization_statistics(adapted, tmp_pat
     np.testing.assert_array_equal(model.normalize(x), adapted.normalize(x))
 
 
-def test_adapted_layer_error_lists_the_layers_of_checkpoint_and_model(adapted) -> None:
+def test_error_for_mismatched_adapted_layers_lists_those_of_the_checkpoint_and_of_the_model(
+    adapted,
+) -> None:
     saved = model_state.AdaptedLayers(model_state.find_adaptable_layers(adapted))
     fewer = model_state.AdaptedLayers([adapted.normalize])
     text = r"of the checkpoint are Normalization, .* of the model are Normalization\. To restore"
@@ -247,7 +249,9 @@ def test_error_for_a_layer_that_the_checkpoint_lacks_names_the_layer() -> None:
         model_state.require_same(_describe(), _describe(names=("a", "b", "c")), "ckpt-1")
 
 
-def test_require_same_accepts_descriptions_with_a_renamed_layer_or_a_changed_shape(caplog) -> None:
+def test_checkpoint_of_a_model_with_a_renamed_layer_or_a_changed_shape_passes_the_description_check(
+    caplog,
+) -> None:
     model_state.require_same(_describe(), _describe(names=("a", "z")), "ckpt-1")
     assert "by position: `sequential/b/kernel` into `sequential/z/kernel`." in caplog.text
     model_state.require_same(_describe(), _describe(units=3), "ckpt-1")

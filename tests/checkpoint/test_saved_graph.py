@@ -15,7 +15,9 @@ def variable(name: str, *shape: int) -> tf.Variable:
     return tf.Variable(np.arange(np.prod(shape), dtype="float32").reshape(shape), name=name)
 
 
-def test_saved_graph_has_one_node_for_an_object_with_several_names(save_keras2: SaveKeras2) -> None:
+def test_object_saved_under_several_names_is_one_node_in_the_checkpoint_graph(
+    save_keras2: SaveKeras2,
+) -> None:
     backbone = {"kernel": variable("conv/kernel", 2, 3)}
     path = save_keras2(model={"_backbone": backbone}, backbone=backbone)
     checkpoint = SavedGraph(path)
@@ -23,26 +25,28 @@ def test_saved_graph_has_one_node_for_an_object_with_several_names(save_keras2: 
     assert [t.full_name for t in checkpoint.root(None).tensors()] == ["conv/kernel"]
 
 
-def test_saved_graph_lists_layers_in_order_with_their_names(save_keras2: SaveKeras2) -> None:
+def test_checkpoint_graph_lists_layers_in_order_with_their_names(save_keras2: SaveKeras2) -> None:
     layers = {f"layer_with_weights-{i}": {"bias": variable(f"d{i}/bias", 1)} for i in range(11)}
     model = SavedGraph(save_keras2(model=dict(reversed(layers.items())))).root("model")
     assert [layer.layer_name for layer in model.layers] == [f"d{i}" for i in range(11)]
 
 
-def test_saved_graph_excludes_the_optimizer_from_the_weights(save_keras2: SaveKeras2) -> None:
+def test_optimizer_variables_are_not_among_the_weights_of_a_checkpoint_graph(
+    save_keras2: SaveKeras2,
+) -> None:
     model = {"kernel": variable("kernel", 2), "optimizer": {"iter": variable("iter")}}
     checkpoint = SavedGraph(save_keras2(model=model, optimizer=model["optimizer"]))
     assert [tensor.key for tensor in checkpoint.root(None).tensors()] == ["model/kernel"]
     assert list(checkpoint.node(0).children) == ["model"]
 
 
-def test_saved_graph_reads_the_value_of_a_variable(save_keras2: SaveKeras2) -> None:
+def test_checkpoint_graph_reads_the_value_of_a_variable(save_keras2: SaveKeras2) -> None:
     checkpoint = SavedGraph(save_keras2(kernel=variable("kernel", 2, 3)))
     (tensor,) = checkpoint.root(None).tensors()
     np.testing.assert_array_equal(checkpoint.read(tensor), [[0, 1, 2], [3, 4, 5]])
 
 
-def test_saved_graph_of_a_directory_reads_its_latest_checkpoint(
+def test_checkpoint_graph_of_a_directory_is_that_of_its_latest_checkpoint(
     save_keras2: SaveKeras2, tmp_path: Path
 ) -> None:
     path = save_keras2(kernel=variable("kernel", 1))
@@ -62,13 +66,13 @@ def test_tensors_of_a_name_based_checkpoint_are_read_by_name(tmp_path: Path) -> 
     np.testing.assert_array_equal(checkpoint.read(tensor), [1.0, 2.0])
 
 
-def test_saved_graph_of_a_missing_checkpoint_raises(tmp_path: Path) -> None:
+def test_reading_the_graph_of_a_missing_checkpoint_raises(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "ckpt-7"):
         with pytest.raises(errors.CheckpointError, match="no checkpoint at"):
             SavedGraph(str(path))
 
 
-def test_error_for_an_unknown_saved_graph_root_suggests_the_nearest_name(
+def test_error_for_an_unknown_object_in_a_checkpoint_graph_suggests_the_nearest_name(
     save_keras2: SaveKeras2,
 ) -> None:
     checkpoint = SavedGraph(save_keras2(backbone={"kernel": variable("kernel", 1)}))

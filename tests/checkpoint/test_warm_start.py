@@ -367,3 +367,36 @@ def test_lookup_tables_are_loaded_with_the_weights(tmp_path) -> None:
     report = warm_start.load_weights(target, _save(tmp_path, model=Lexicon(5)))
     assert (float(target.weight), int(target.table.lookup(tf.constant("a")))) == (5.0, 5)
     assert len(report.matched) == 1
+
+
+class Words(keras.Model):
+    """Two towers, each with a vocabulary and an embedding of its own, and a head."""
+
+    def __init__(self, *words: str) -> None:
+        super().__init__()
+        self.titles, self.bodies = (
+            keras.Sequential(
+                [
+                    keras.Input((), dtype="string"),
+                    keras.layers.StringLookup(),
+                    keras.layers.Embedding(4, 2),
+                ],
+                name=name,
+            )
+            for name in ("titles", "bodies")
+        )
+        for tower in (self.titles, self.bodies):
+            tower.layers[0].adapt(list(words))
+        self.head = keras.layers.Dense(1)
+        self(tf.constant(["a"]))
+
+    def call(self, texts: Any) -> Any:
+        return self.head(self.titles(texts) + self.bodies(texts))
+
+
+def test_vocabularies_of_the_requested_modules_are_loaded(tmp_path) -> None:
+    source, target = Words("a", "b"), Words("x")
+    warm_start.load_weights(target, _save_run(tmp_path, source), modules="titles")
+    learned = source.titles.layers[0].get_vocabulary()
+    assert target.titles.layers[0].get_vocabulary() == learned
+    assert target.bodies.layers[0].get_vocabulary() == ["[UNK]", "x"]

@@ -38,7 +38,7 @@ def _rows(rows: list[Row]) -> Any:
 
 
 @_rows(dimensions.sample())
-def test_sampled_feature_combinations_match_the_reference_results(
+def test_randomly_combined_features_give_the_results_of_a_reference_implementation(
     row: Row, tmp_path: pathlib.Path, request: Any
 ) -> None:
     _check(row, tmp_path, request)
@@ -46,7 +46,7 @@ def test_sampled_feature_combinations_match_the_reference_results(
 
 @pytest.mark.slow
 @_rows(dimensions.complete())
-def test_all_feature_pairs_match_the_reference_results_and_resume_bit_for_bit(
+def test_every_pair_of_features_gives_the_reference_results_and_resumes_bit_for_bit(
     row: Row, tmp_path: pathlib.Path, request: Any
 ) -> None:
     _check(row, tmp_path, request)

@@ -69,7 +69,7 @@ def test_keyboard_interrupt_exits_with_130_and_no_traceback(tmp_path: pathlib.Pa
     assert "Traceback" not in result.stderr
 
 
-def test_app_run_exits_with_zero_for_any_return_value_of_main(tmp_path: pathlib.Path) -> None:
+def test_process_exits_with_zero_whatever_main_returns(tmp_path: pathlib.Path) -> None:
     assert _run(tmp_path, "return 5", "--steps=1").returncode == 0
 
 
@@ -81,7 +81,7 @@ def thawed():
     gc.freeze()
 
 
-def test_gc_frozen_imports_excludes_imported_objects_from_garbage_collection(thawed):
+def test_objects_created_by_imports_are_excluded_from_garbage_collection(thawed):
     with app.gc_frozen_imports():
         made = [[] for _ in range(1000)]
         assert not gc.isenabled()
@@ -90,13 +90,13 @@ def test_gc_frozen_imports_excludes_imported_objects_from_garbage_collection(tha
     assert gc.get_freeze_count() > 1000
 
 
-def test_gc_frozen_imports_reenables_garbage_collection_after_an_import_error():
+def test_garbage_collection_is_enabled_again_after_an_import_error():
     with pytest.raises(ImportError), app.gc_frozen_imports():
         raise ImportError("no such module")
     assert gc.isenabled()
 
 
-def test_gc_frozen_imports_leaves_garbage_collection_off_if_it_was_already_off():
+def test_imports_leave_garbage_collection_off_if_it_was_already_off():
     gc.disable()
     try:
         with app.gc_frozen_imports():

@@ -275,7 +275,7 @@ def test_cluster_error_names_a_process_that_stopped_sending_or_answering_heartbe
         raise kind(None, None, text)
 
 
-def test_report_lost_peers_does_not_change_errors_unrelated_to_a_lost_process(
+def test_errors_unrelated_to_a_lost_process_are_raised_unchanged(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = {"worker": [_address(listener), "127.0.0.1:1"]}
@@ -306,7 +306,7 @@ def test_report_lost_peers_does_not_change_errors_unrelated_to_a_lost_process(
         raise KeyError("not TensorFlow's")
 
 
-def test_error_of_an_evaluator_is_not_blamed_on_a_worker_that_has_ended(
+def test_error_in_an_evaluator_is_not_reported_as_the_loss_of_a_finished_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     jobs = {"worker": [_closed_address(), _closed_address()]}
@@ -353,13 +353,15 @@ def _set_task(monkeypatch, job):
 
 
 @pytest.mark.parametrize(("job", "serves"), [("chief", False), ("worker", True), ("ps", True)])
-def test_is_server_is_true_only_for_worker_and_ps_tasks(job, serves, monkeypatch):
+def test_only_worker_and_ps_tasks_of_a_parameter_server_strategy_are_servers(
+    job, serves, monkeypatch
+):
     _set_task(monkeypatch, job)
     assert cluster.is_server("Parameter_Server") is serves
     assert not cluster.is_server("multi_worker_mirrored")
 
 
-def test_serve_outside_a_cluster_raises():
+def test_starting_a_server_outside_a_cluster_raises():
     with pytest.raises(errors.ConfigValueError, match="in no cluster"):
         cluster.serve()
 

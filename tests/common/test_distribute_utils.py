@@ -39,7 +39,7 @@ def test_mirrored_strategy_on_two_logical_cpus_has_two_replicas():
     assert get_strategy("mirrored", devices=["cpu:0", "/device:CPU:1"]).num_replicas_in_sync == 2
 
 
-def test_two_mirrored_strategies_on_the_same_cpus_all_reduce_tensors_of_different_shapes():
+def test_second_mirrored_strategy_on_the_same_cpus_can_all_reduce_tensors_of_another_shape():
     for size in (2, 3):
         strategy = get_strategy("mirrored", devices=["CPU:0", "CPU:1"])
 
@@ -63,7 +63,9 @@ def test_mirrored_strategy_in_a_new_process_creates_the_second_logical_cpu():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["chief", "worker"])
-def test_coordination_service_has_tensorflows_settings_except_for_registration(first: str):
+def test_coordination_service_has_the_settings_of_tensorflow_except_for_the_registration_timeout(
+    first: str,
+):
     """A new release of TensorFlow may configure the service otherwise."""
     code = """if True:
         import tensorflow as tf

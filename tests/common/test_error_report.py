@@ -226,7 +226,7 @@ def test_brief_traceback_has_only_frames_of_the_users_code() -> None:
     ],
     ids=["another shell", "older IPython", "IPython"],
 )
-def test_brief_error_is_rendered_in_every_interactive_shell(
+def test_error_without_framework_frames_is_shown_in_every_kind_of_interactive_shell(
     monkeypatch, shell, cell: str | None
 ) -> None:
     monkeypatch.setattr(builtins, "get_ipython", lambda: shell, raising=False)

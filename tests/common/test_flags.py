@@ -41,7 +41,7 @@ def test_tilde_in_arguments_is_expanded_only_before_a_double_dash(
         ("predict", False, False, False),
     ],
 )
-def test_mode_properties_tell_whether_a_run_trains_or_evaluates(
+def test_each_mode_defines_whether_a_run_trains_and_whether_it_evaluates(
     mode: str, trains: bool, evaluates: bool, evaluates_last: bool
 ) -> None:
     parsed = flags.Mode.parse(mode)

@@ -4,7 +4,9 @@ import tensorflow as tf
 from official_lite.common import keras_variables
 
 
-def test_path_of_and_raw_work_for_keras_and_tensorflow_variables() -> None:
+def test_variable_path_and_tensorflow_variable_are_found_for_keras_and_tensorflow_variables() -> (
+    None
+):
     layer = keras.layers.Dense(2, name="out")
     layer.build((1, 3))
     plain = tf.Variable([1.0], name="plain")

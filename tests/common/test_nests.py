@@ -16,7 +16,7 @@ def _aliases_of_any(path: pathlib.Path) -> list[str]:
     ]
 
 
-def test_package_defines_nest_as_its_only_alias_of_typing_any() -> None:
+def test_nest_is_the_only_type_alias_of_any_in_the_package() -> None:
     paths = sorted((ROOT / "official_lite").rglob("*.py"))
     found = [alias for path in paths for alias in _aliases_of_any(path)]
     assert found == ["official_lite/common/nests.py: Nest: TypeAlias = Any"]

@@ -194,7 +194,7 @@ def test_require_subdirectory_accepts_relative_paths_without_parent_references(p
     plugins.require_subdirectory(path, "subdir")
 
 
-def test_names_code_returns_true_only_for_names_that_refer_to_python_code() -> None:
+def test_only_strings_that_refer_to_python_code_are_recognized_as_code() -> None:
     code = ("os:abort", "a.b:C.d", "hooks.py", "{workspace}/h.py:Hook")
     other = ("early_stopping", "a/b", "host:80", "gs://bucket/x", "note: x")
     assert all(map(plugins.names_code, code))
@@ -319,7 +319,7 @@ for hidden in ("unlisted", "nothing"):
 """
 
 
-def test_names_in_the_stub_of_a_package_are_imported_on_first_use(
+def test_names_that_a_package_lists_in_its_stub_file_are_imported_on_first_use(
     tmp_path: pathlib.Path,
 ) -> None:
     package = tmp_path / "package"

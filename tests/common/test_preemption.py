@@ -59,7 +59,7 @@ def test_catch_signals_leaves_an_ignored_signal_ignored():
         signal.signal(signal.SIGINT, before)
 
 
-def test_rearm_reinstalls_signal_handlers_that_a_library_replaced():
+def test_signal_handlers_that_a_library_replaced_can_be_reinstalled():
     with preemption.catch_signals():
         signal.signal(signal.SIGTERM, lambda *_: None)
         preemption.rearm()

@@ -67,7 +67,7 @@ def test_worker_hosts_are_written_to_tf_config():
     assert (config.jobs, config.task_index) == ({"worker": ("a:1", "b:1")}, 1)
 
 
-def test_single_worker_needs_no_task_index():
+def test_cluster_with_a_single_worker_needs_no_task_index():
     assert tf_config.configure_cluster("a:1") == 1
     assert tf_config.read_tf_config().task_index == 0
 
@@ -102,7 +102,7 @@ def test_address_is_split_into_host_and_port():
     assert tf_config.split_address("[::1]:2222") == ("::1", 2222)
 
 
-def test_find_cluster_uses_the_slurm_step_only_without_tf_config_and_worker_hosts(monkeypatch):
+def test_tf_config_and_worker_hosts_take_precedence_over_the_slurm_step(monkeypatch):
     step = {
         "SLURM_PROCID": "1",
         "SLURM_STEP_NUM_TASKS": "2",

@@ -99,7 +99,7 @@ class _OwnTrainerConfig(cfg.TrainerConfig):
 @pytest.mark.parametrize(
     "name", ["lookahead_steps", "steps_per_critic", "sync_interval", "recovery_rate"]
 )
-def test_field_that_a_trainer_of_ones_own_adds_affects_training_whatever_its_name(
+def test_changing_a_field_of_a_user_defined_trainer_config_raises_whatever_the_field_is_called(
     name: str, tmp_path: pathlib.Path
 ) -> None:
     with run_record.RunRecord(
@@ -123,7 +123,7 @@ def _scheduled(steps: int = 40, **schedules: Any) -> cfg.ExperimentConfig:
     return epochs.resolve(params)
 
 
-def test_schedule_steps_derived_from_a_ratio_may_change_with_train_steps(
+def test_schedule_steps_derived_from_a_ratio_may_change_when_train_steps_changes(
     tmp_path: pathlib.Path,
 ) -> None:
     first = _scheduled(20)
@@ -148,7 +148,7 @@ def test_schedule_steps_derived_from_a_ratio_may_change_with_train_steps(
             compatibility.check(_scheduled(40, **other), str(tmp_path))
 
 
-def test_run_in_epochs_resumes_and_loads_after_a_start_that_ended_before_it_counted_an_epoch(
+def test_run_in_epochs_keeps_its_recorded_steps_if_a_restart_ends_before_it_counts_the_examples(
     tmp_path: pathlib.Path,
 ) -> None:
     def in_epochs(epochs: float, decay_ratio: float = 1.0) -> cfg.ExperimentConfig:
@@ -347,7 +347,7 @@ def test_evaluation_of_several_tasks_with_another_architecture_raises_unless_cha
         pass
 
 
-def test_start_without_a_model_file_keeps_the_checksum_that_later_starts_are_compared_with(
+def test_restart_without_the_vocabulary_file_does_not_forget_the_checksum_of_that_file(
     tmp_path: pathlib.Path,
 ) -> None:
     vocab, model_dir = tmp_path / "vocab.txt", tmp_path / "run"

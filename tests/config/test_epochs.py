@@ -47,7 +47,9 @@ def test_epochs_are_converted_to_steps_and_each_conversion_logs_one_line(
 @pytest.mark.parametrize(
     ("num_examples", "count", "steps"), [(103, 3, 31), (102, 2, 21), (100, 0.7, 7)]
 )
-def test_train_epochs_round_only_the_total_number_of_steps(num_examples, count, steps) -> None:
+def test_fractional_train_epochs_are_rounded_only_once_to_the_total_number_of_steps(
+    num_examples, count, steps
+) -> None:
     assert epochs.resolve(_params(num_examples, train_epochs=count)).trainer.train_steps == steps
 
 
@@ -70,7 +72,7 @@ def test_schedule_ratios_are_converted_without_reading_data_if_train_steps_are_s
     assert (resolved.boundaries, resolved.boundary_ratios) == ([10, 11], None)
 
 
-def test_resolving_a_resolved_config_returns_the_same_locked_config() -> None:
+def test_converting_the_epochs_of_a_config_twice_returns_the_same_locked_config() -> None:
     params = _params(train_epochs=3)
     params.lock()
     resolved = epochs.resolve(params)
@@ -104,7 +106,7 @@ def test_dataset_length_is_used_for_epochs_if_the_config_has_no_num_examples() -
     ],
     ids=["endless", "unknown", "mixed"],
 )
-def test_resolving_train_epochs_raises_for_a_dataset_of_unknown_or_infinite_length(
+def test_train_epochs_raise_for_a_dataset_of_unknown_or_infinite_length(
     without_length,
 ) -> None:
     task = Data(without_length(tf.data.Dataset.range(9)))
@@ -127,7 +129,7 @@ def test_epoch_of_a_repeated_dataset_is_one_pass_over_the_data(repeat) -> None:
     assert (resolved.trainer.train_steps, resolved.trainer.validation_interval) == (9, 4)
 
 
-def test_epoch_is_measured_in_the_micro_batches_that_training_reads() -> None:
+def test_length_of_an_epoch_counts_the_micro_batches_that_training_reads() -> None:
     params = _params(None, train_epochs=30, grad_accum_steps=3)
     params.task.train_data.global_batch_size = 300
     task = Data(tf.data.Dataset.range(1000))
@@ -152,7 +154,7 @@ def test_num_examples_of_none_or_minus_one_is_derived_from_the_dataset(unknown) 
     assert epochs.resolve(_params(unknown, train_epochs=2), task).trainer.train_steps == 8
 
 
-def test_resolving_train_epochs_raises_for_an_empty_dataset() -> None:
+def test_train_epochs_raise_for_an_empty_dataset() -> None:
     with pytest.raises(errors.DataError, match="empty"):
         epochs.resolve(_params(None, train_epochs=1), Data(tf.data.Dataset.range(0)))
 
@@ -166,7 +168,7 @@ def test_error_for_contradictory_epoch_lengths_shows_both_lengths(
         epochs.resolve(params)
 
 
-def test_changed_copy_of_a_resolved_config_derives_steps_from_the_changed_values() -> None:
+def test_steps_are_derived_again_if_a_config_whose_epochs_were_converted_is_changed() -> None:
     schedules = {
         "learning_rate": {"type": "cosine", "cosine": {"decay_ratio": 1.0}},
         "warmup": {"type": "linear", "linear": {"warmup_ratio": 0.1}},
@@ -196,7 +198,9 @@ def test_changed_copy_of_a_resolved_config_derives_steps_from_the_changed_values
     assert (given.train_epochs, given.validate_every_epochs, given.steps_per_epoch) == (3, 1, 0)
 
 
-def test_changed_num_examples_of_a_resolved_config_raises_unless_steps_per_epoch_is_reset() -> None:
+def test_changing_num_examples_after_epochs_became_steps_requires_resetting_steps_per_epoch() -> (
+    None
+):
     read = cfg.ExperimentConfig(task=_params().task)
     read.override(epochs.resolve(_params(train_epochs=3)).as_dict())
     more = {"task": {"train_data": {"num_examples": 1000}}, "trainer": {"train_epochs": 4}}
@@ -206,7 +210,7 @@ def test_changed_num_examples_of_a_resolved_config_raises_unless_steps_per_epoch
     assert epochs.resolve(read.replace(**more)).trainer.train_steps == 400
 
 
-def test_changed_train_epochs_of_a_resolved_config_round_only_the_total_steps() -> None:
+def test_changing_train_epochs_after_epochs_were_converted_rounds_only_the_total_steps() -> None:
     resolved = epochs.resolve(_params(106, train_epochs=2))
     assert resolved.trainer.steps_per_epoch == 10
     again = epochs.resolve(resolved.replace(trainer={"train_epochs": 3}))

@@ -150,7 +150,7 @@ def test_exported_gin_file_is_read_despite_a_user_function_named_params(
     assert params_of_the_user() == 3
 
 
-def test_gin_binding_without_effect_raises_unless_another_binding_overrules_it(
+def test_gin_binding_without_effect_raises_unless_another_binding_overrides_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     adam = "trainer/optimizer_config/optimizer/params.type = 'adam'"

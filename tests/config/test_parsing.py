@@ -45,7 +45,7 @@ def _parse(**options: object) -> cfg.ExperimentConfig:
     return parsing.parse_configuration(options, print_return=False)
 
 
-def test_masked_password_raises_only_in_the_selected_option_of_a_config(
+def test_config_with_a_masked_password_raises_only_if_its_option_is_selected(
     tmp_path: pathlib.Path,
 ) -> None:
     file = tmp_path / "params.yaml"
@@ -374,7 +374,7 @@ def test_mutually_exclusive_fields_set_in_the_same_config_source_raise(given) ->
         _trainer_of_digits()
 
 
-def test_set_flags_have_the_same_effect_in_any_order(tmp_path: pathlib.Path) -> None:
+def test_order_of_set_flags_does_not_change_the_config(tmp_path: pathlib.Path) -> None:
     rate = "trainer.optimizer_config.learning_rate"
     given = [f"{rate}.constant.learning_rate=0.5", f"{rate}.type=constant", "trainer.hooks=[a, b]"]
     given += ["trainer.hooks[1].seconds=3", "trainer.hooks[1].name=c", "task.name=010"]

@@ -11,7 +11,7 @@ def _params(*phases: dict[str, object]) -> cfg.ExperimentConfig:
     return params
 
 
-def test_phase_config_is_the_experiment_config_with_the_overrides_of_the_phase() -> None:
+def test_config_of_a_phase_is_the_experiment_config_with_the_overrides_of_that_phase() -> None:
     overrides = {"trainer.train_steps": 7, "runtime": {"seed": 3}}
     params = _params({"name": "a"}, {"name": "b", "overrides": overrides})
     first, second = (phase_configs.resolve(params, i) for i in range(2))
@@ -22,7 +22,7 @@ def test_phase_config_is_the_experiment_config_with_the_overrides_of_the_phase()
     assert phase_configs.directory(params, 1, "/run") == "/run/b"
 
 
-def test_phase_overrides_have_the_same_effect_in_any_order() -> None:
+def test_order_of_phase_overrides_does_not_change_the_config() -> None:
     block = "trainer.optimizer_config.optimizer"
     overrides = {f"{block}.sgd.momentum": 0.5, f"{block}.type": "sgd"}
     overrides["trainer"] = {"train_steps": 7, "optimizer_config": {"warmup": {"type": "linear"}}}
@@ -98,11 +98,13 @@ def test_error_in_a_phase_names_the_phase_unless_its_name_is_empty() -> None:
     ("path", "expected"),
     [("/run/a", True), ("/run/a/", True), ("/run/a/best_ckpt", True), ("/run/ab", False)],
 )
-def test_lies_in_is_true_for_a_directory_and_the_paths_inside_it(path: str, expected: bool) -> None:
+def test_path_lies_in_a_directory_only_if_it_is_that_directory_or_inside_it(
+    path: str, expected: bool
+) -> None:
     assert phase_configs.lies_in(path, "/run/a") is expected
 
 
-def test_override_all_takes_precedence_over_the_overrides_of_each_phase() -> None:
+def test_override_for_all_phases_takes_precedence_over_the_overrides_of_each_phase() -> None:
     overrides = {"trainer.train_steps": 7, "trainer": {"train_steps": 9, "max_to_keep": 2}}
     params = _params({"name": "a", "overrides": overrides})
     phase_configs.override_all(params, lambda _: {"trainer.train_steps": 1})

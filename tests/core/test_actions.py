@@ -24,7 +24,7 @@ def test_ema_checkpointing_saves_averaged_weights_and_leaves_the_trained_weights
     assert not np.array_equal(trainer.model.dense.kernel, trained)
 
 
-def test_ema_checkpoint_after_a_hot_start_is_named_after_the_step_of_its_own_run(
+def test_ema_checkpoint_is_named_after_the_global_step_and_not_the_step_of_the_optimizer(
     experiment, make_trainer, tmp_path
 ) -> None:
     params = experiment(trainer={"optimizer_config": EMA})

@@ -39,7 +39,7 @@ class Stuck(LineTask):
         (LineTask, 110, 0, 0),
     ],
 )
-def test_warning_is_logged_once_and_only_if_the_loss_stays_nearly_constant(
+def test_loss_that_stays_nearly_constant_logs_one_warning(
     tmp_path: pathlib.Path, task_cls: type[LineTask], steps: int, steps_per_epoch: int, count: int
 ) -> None:
     lengths = {"train_steps": steps, "steps_per_epoch": steps_per_epoch, "steps_per_loop": 1}
@@ -58,7 +58,7 @@ def test_warning_is_logged_once_and_only_if_the_loss_stays_nearly_constant(
         ({"checkpoint_interval": 0}, ""),
     ],
 )
-def test_long_run_without_intermediate_checkpoints_logs_one_warning_unless_they_are_disabled(
+def test_long_run_whose_first_checkpoint_is_the_last_logs_one_warning_that_suggests_an_interval(
     tmp_path: pathlib.Path, trainer: dict[str, Any], advice: str
 ) -> None:
     log = _run(tmp_path, **{"train_steps": 100, **trainer})
@@ -66,7 +66,7 @@ def test_long_run_without_intermediate_checkpoints_logs_one_warning_unless_they_
     assert advice in log
 
 
-def test_hot_start_past_the_end_of_a_schedule_in_ratios_is_a_warning(
+def test_loading_an_optimizer_whose_steps_exceed_a_schedule_in_ratios_logs_a_warning(
     tmp_path: pathlib.Path,
 ) -> None:
     def run(name: str, part: str, **length: Any) -> str:

@@ -200,7 +200,7 @@ def _of_one_sgd() -> keras.optimizers.Optimizer:
         (lambda: _by_variable(loss_scaling=True), "graph", 1),
     ],
 )
-def test_multi_optimizer_skips_variables_without_a_gradient_on_two_replicas_and_micro_batches(
+def test_multi_optimizer_skips_variables_without_a_gradient_with_replicas_and_micro_batches(
     experiment, make_trainer, two_replicas, create_optimizer, execution, micro_batches
 ) -> None:
     class KernelOnly(_with_optimizer(create_optimizer)):
@@ -296,7 +296,7 @@ class LoadsMore(LineTask):
         super().initialize(model)
 
 
-def test_each_initialization_loads_the_checkpoint_that_is_then_the_latest(
+def test_initialize_loads_the_checkpoint_that_is_the_latest_at_each_call(
     experiment, make_trainer, tmp_path
 ) -> None:
     params = experiment(task={"init_checkpoint": str(tmp_path)})
@@ -316,7 +316,7 @@ def test_each_initialization_loads_the_checkpoint_that_is_then_the_latest(
     check_that_the_latest_is_loaded()
 
 
-def test_workers_load_the_checkpoint_of_the_chief_if_the_task_extends_initialize(
+def test_workers_of_a_task_that_overrides_initialize_load_the_checkpoint_chosen_by_the_chief(
     experiment, make_trainer, tmp_path, monkeypatch
 ) -> None:
     source = make_trainer(experiment(), evaluate=False)

@@ -123,7 +123,7 @@ def test_validation_step_without_a_loss_reports_no_validation_loss(
     assert "validation_loss" not in logs
 
 
-def test_eval_tf_while_loop_with_a_task_that_aggregates_logs_raises_before_training(
+def test_eval_tf_while_loop_is_refused_before_training_if_the_task_aggregates_logs(
     experiment, make_trainer
 ) -> None:
     class Counting(LineTask):

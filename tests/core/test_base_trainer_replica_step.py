@@ -97,7 +97,7 @@ def test_batch_normalization_statistics_on_two_replicas_equal_those_on_one_repli
         ("sum", 21, "with the aggregation 'sum' on 2 replicas"),
     ],
 )
-def test_counter_on_two_replicas_counts_as_on_the_first_or_a_warning_says_how_to_create_it(
+def test_counter_with_unsuitable_aggregation_logs_a_warning_when_trained_on_two_replicas(
     experiment, make_trainer, two_replicas, caplog, aggregation, count, warning
 ) -> None:
     class Counting(keras.layers.Layer):

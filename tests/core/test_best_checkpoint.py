@@ -132,7 +132,7 @@ def test_preflight_rejects_an_unknown_best_metric_only_if_all_metric_names_are_k
         ("quality", "higher", ""),
     ],
 )
-def test_guessed_or_contradictory_direction_of_the_best_metric_logs_a_warning(
+def test_guessed_or_contradictory_best_checkpoint_metric_comp_logs_a_warning(
     experiment, tmp_path, caplog, metric, comp, warning
 ) -> None:
     names = {"export_subdir": "best_ckpt", "eval_metric": metric, "metric_comp": comp}
@@ -143,7 +143,9 @@ def test_guessed_or_contradictory_direction_of_the_best_metric_logs_a_warning(
     assert bool(warning) == bool(caplog.text)
 
 
-def test_exporter_rewinds_to_the_best_checkpoint_of_the_resumed_step(tmp_path, checkpoint) -> None:
+def test_resumed_best_checkpoint_exporter_continues_from_the_best_value_at_the_restored_step(
+    tmp_path, checkpoint
+) -> None:
     exporter = _exporter(tmp_path)
     exporter.rewind(0)
     _exports(exporter, checkpoint, [0.1])
@@ -220,7 +222,7 @@ def test_best_checkpoints_in_sibling_directories_are_accepted(experiment, tmp_pa
     preflight.check_run(params, "train", str(tmp_path / "run"))
 
 
-def test_best_checkpoint_of_an_earlier_run_is_replaced_if_another_metric_is_watched_now(
+def test_best_checkpoint_is_replaced_if_the_watched_metric_has_changed_since_it_was_saved(
     tmp_path, checkpoint
 ) -> None:
     _exports(_exporter(tmp_path), checkpoint, [0.5])
@@ -230,7 +232,7 @@ def test_best_checkpoint_of_an_earlier_run_is_replaced_if_another_metric_is_watc
     assert restarted.best_metric_value == 0.1
 
 
-def test_training_does_not_touch_the_best_checkpoint_that_another_job_saves(
+def test_training_does_not_change_the_best_checkpoint_that_another_job_saves(
     tmp_path, checkpoint
 ) -> None:
     of_training = _exporter(tmp_path)

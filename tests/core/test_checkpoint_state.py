@@ -148,7 +148,7 @@ class _DistillationTask(line_experiment.LineTask):
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
-def test_keras2_checkpoint_can_be_used_by_a_task_with_a_second_model_and_a_generator(
+def test_keras2_checkpoint_can_be_loaded_by_a_task_with_a_second_model_and_a_random_generator(
     mode: str, tmp_path, caplog
 ) -> None:
     _keras2(tmp_path)
@@ -205,7 +205,7 @@ def test_evaluating_averaged_weights_that_the_checkpoint_lacks_raises(
         _run("eval", tmp_path, trainer=_EMA)
 
 
-def test_checkpoint_without_the_trainers_bookkeeping_variables_can_be_resumed(tmp_path) -> None:
+def test_training_resumes_from_a_checkpoint_without_the_counters_of_the_trainer(tmp_path) -> None:
     model = _line()
     hidden = model_state.hidden_items(model)
     _save(tmp_path, model=model, optimizer=_optimizer(model), **hidden)
@@ -240,7 +240,7 @@ def test_tracked_attributes_of_trainer_and_task_are_saved_only_once(make_trainer
     assert set(children(top["task_attributes"])) == {"teacher"}
 
 
-def test_error_for_an_optimizer_without_variables_tells_how_to_build_it(make_trainer) -> None:
+def test_error_for_an_unbuilt_optimizer_says_how_to_build_it(make_trainer) -> None:
     trainer = make_trainer(line_experiment.line_experiment())
     trainer.task.second_optimizer = keras.optimizers.Adam()
     advice = r"in `build_model`: `self\.second_optimizer = optimizer_factory\.prepare_optimizer"
@@ -248,7 +248,7 @@ def test_error_for_an_optimizer_without_variables_tells_how_to_build_it(make_tra
         checkpoint_state.add_attributes(trainer.checkpoint, trainer)
 
 
-def test_second_optimizer_may_be_built_after_create_trainer_has_returned(tmp_path) -> None:
+def test_second_optimizer_of_a_task_may_be_built_after_the_trainer_was_created(tmp_path) -> None:
     class Trainer(base_trainer.Trainer):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -309,7 +309,7 @@ def test_run_description_contains_optimizer_batch_size_versions_and_config_check
     assert describe()["config_sha256"] != first["config_sha256"]
 
 
-def test_changed_hyperparameter_of_a_keras2_optimizer_is_that_of_the_config_after_a_resume(
+def test_resumed_keras2_optimizer_uses_the_hyperparameter_that_the_user_has_changed(
     tmp_path,
 ) -> None:
     optimizers: list[keras.optimizers.Optimizer] = []
@@ -330,7 +330,7 @@ def test_changed_hyperparameter_of_a_keras2_optimizer_is_that_of_the_config_afte
         assert float(optimizers[-1].beta_1) == np.float32(slope / 10)
 
 
-def test_attributes_of_a_trainer_that_are_set_later_are_saved_with_the_earlier_ones(
+def test_trainer_attributes_set_after_the_first_save_are_added_to_the_checkpoint(
     make_trainer,
 ) -> None:
     trainer = make_trainer(line_experiment.line_experiment())
@@ -400,7 +400,9 @@ def _train_in_own_loop(
     return [int(owner.total) for owner in (hook, trainer, trainer.task)]
 
 
-def test_checkpoint_contains_no_other_task_that_a_hook_keeps(make_trainer, tmp_path) -> None:
+def test_checkpoint_does_not_contain_a_second_task_that_a_hook_refers_to(
+    make_trainer, tmp_path
+) -> None:
     hook = _TotalingHook()
     hook.other_task = _TotalingTask(line_experiment.line_experiment().task)
     hook.other_task.build_model()
@@ -418,7 +420,9 @@ def test_checkpoint_contains_no_other_task_that_a_hook_keeps(make_trainer, tmp_p
     assert set(children(attributes["_TotalingHook"])) == {"total"}
 
 
-def test_own_loop_resumes_the_attributes_of_trainer_task_and_hooks(tmp_path) -> None:
+def test_attributes_of_trainer_task_and_hooks_are_resumed_in_a_user_written_training_loop(
+    tmp_path,
+) -> None:
     assert _train_in_own_loop(tmp_path, 4) == [1, 1, 1]
     assert _train_in_own_loop(tmp_path, 8) == [2, 2, 2]
 
@@ -427,7 +431,7 @@ _MANAGERS = [async_checkpoint_manager.AsyncCheckpointManager, tf.train.Checkpoin
 
 
 @pytest.mark.parametrize("manager_cls", _MANAGERS)
-def test_own_loop_refuses_a_checkpoint_that_has_only_some_of_the_attributes(
+def test_user_written_training_loop_refuses_a_checkpoint_that_lacks_a_tracked_attribute(
     manager_cls, tmp_path
 ) -> None:
     class Summing(_Totaling):
@@ -441,7 +445,7 @@ def test_own_loop_refuses_a_checkpoint_that_has_only_some_of_the_attributes(
 
 
 @pytest.mark.parametrize("manager_cls", _MANAGERS)
-def test_own_loop_restores_a_checkpoint_of_an_earlier_version_without_attributes(
+def test_user_written_training_loop_restores_an_older_checkpoint_without_tracked_attributes(
     manager_cls, make_trainer, tmp_path
 ) -> None:
     old = make_trainer(line_experiment.line_experiment(), evaluate=False)

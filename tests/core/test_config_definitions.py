@@ -86,7 +86,7 @@ def test_warning_names_config_fields_without_effect(caplog: pytest.LogCaptureFix
     assert "gradient_clip_norm: 1` clips all gradients first" in caplog.text
 
 
-def test_unset_or_effective_config_fields_cause_no_warning(
+def test_config_fields_that_are_unset_or_have_an_effect_cause_no_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     params = cfg.ExperimentConfig()

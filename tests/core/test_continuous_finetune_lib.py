@@ -131,7 +131,7 @@ def _finetune(strategy: Any, task: Any, run_params: Any, run_dir: str) -> Any:
 
 
 @pytest.mark.slow
-def test_restarted_job_first_resumes_a_begun_run_whose_pretraining_checkpoint_was_removed(
+def test_restarted_job_first_resumes_an_unfinished_run_whose_pretraining_checkpoint_was_removed(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     pretrained = pretrain(2)
@@ -148,7 +148,7 @@ def test_restarted_job_first_resumes_a_begun_run_whose_pretraining_checkpoint_wa
     assert [_loss(tmp_path, step) for step in (1, 2)] == [0.25, 0.0]
 
 
-def test_restarted_job_resumes_a_begun_run_once_and_none_after_the_last_pretraining_step(
+def test_restarted_job_resumes_an_unfinished_run_once_but_none_after_the_last_pretraining_step(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     pretrain(2)
@@ -171,7 +171,7 @@ def test_restarted_job_resumes_a_begun_run_once_and_none_after_the_last_pretrain
     assert runs == ["finetune-1", "finetune-2", "finetune-2"]
 
 
-def test_restarted_job_resumes_the_begun_run_of_the_removed_initial_pretraining_checkpoint(
+def test_restarted_job_resumes_the_unfinished_run_of_a_removed_initial_pretraining_checkpoint(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     # With `recovery_max_trials`, pretraining also saves its initial weights.
@@ -195,7 +195,7 @@ def test_restarted_job_resumes_the_begun_run_of_the_removed_initial_pretraining_
 
 
 @pytest.mark.slow
-def test_checkpoint_that_is_removed_just_before_its_weights_are_loaded_is_skipped(
+def test_pretraining_checkpoint_removed_just_before_its_weights_are_loaded_is_skipped(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     pretrained = pretrain(2)
@@ -225,7 +225,7 @@ def test_custom_finetune_function_receives_the_pretraining_checkpoint(
     assert json.loads((tmp_path / "metrics-1.json").read_text())["a"]["b"] == "0.5"
 
 
-def test_begun_finetuning_run_resumes_with_another_config_only_if_that_is_allowed(
+def test_unfinished_finetuning_run_resumes_with_another_config_only_if_config_changes_are_allowed(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     pretrain(1)
@@ -245,7 +245,7 @@ def test_begun_finetuning_run_resumes_with_another_config_only_if_that_is_allowe
     assert _loss(tmp_path, 1) == 1 - 0.25 - 0.25 - 0.5
 
 
-def test_job_with_another_config_or_pretraining_directory_does_not_count_earlier_runs_as_done(
+def test_changing_config_or_pretraining_directory_after_finetuning_raises_unless_it_is_allowed(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     pretrained, job = pretrain(1), tmp_path / "job"
@@ -270,7 +270,7 @@ class ArchTask(mock_task.MockTask):
     """A task whose config names an architecture."""
 
 
-def test_restarted_job_with_an_architecture_file_counts_its_earlier_runs_as_done(
+def test_restarted_job_with_an_architecture_file_skips_checkpoints_that_are_already_finetuned(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     pretrained, job, arch = pretrain(1), tmp_path / "job", tmp_path / "arch.json"
@@ -284,7 +284,7 @@ def test_restarted_job_with_an_architecture_file_counts_its_earlier_runs_as_done
         _run(params, job)
 
 
-def test_continuous_finetuning_and_run_experiment_raise_for_phases_that_they_would_ignore(
+def test_continuous_finetuning_and_run_experiment_refuse_a_config_with_phases(
     params: cfg.ExperimentConfig, tmp_path: pathlib.Path
 ) -> None:
     params.override({"phases": [{"name": "first"}]})

@@ -2,6 +2,7 @@ import contextlib
 import json
 import math
 import pathlib
+import threading
 
 import pytest
 
@@ -59,6 +60,35 @@ def test_evaluation_job_runs_only_the_hooks_passed_by_its_caller(runner) -> None
     config = {"hooks": ["tests/of_a_training"]}
     runner("eval", trainer=config, hooks=[Noting(names, "of the caller")]).run()
     assert names == ["of the caller"]
+
+
+def test_evaluating_once_does_not_replace_the_checkpoint_of_a_best_checkpoint_hook(
+    runner, tmp_path
+) -> None:
+    def kept():
+        return {path.name: path.read_bytes() for path in (tmp_path / "kept").iterdir()}
+
+    # Higher losses count as better, so the initial weights are the best.
+    hook = orbit.hooks.BestCheckpoint("validation_loss", "maximize", "kept")
+    runner("train_and_eval", hooks=[hook]).run()
+    before = kept()
+    assert "best_ckpt-4.index" in before
+    # With this direction, the last checkpoint is better than the one that was kept.
+    hook = orbit.hooks.BestCheckpoint("validation_loss", "minimize", "kept")
+    runner("eval", hooks=[hook]).run()
+    assert kept() == before
+
+
+def test_stall_warning_hook_in_the_config_replaces_the_default_one(runner) -> None:
+    def count(hook):
+        names = [thread.name for thread in threading.enumerate()]
+        counts.append(names.count("stall_warning"))
+
+    counts = []
+    hook = orbit.hooks.LambdaHook(after_step=count, every_n_steps=8)
+    runner(hooks=[hook]).run()
+    runner(trainer={"train_steps": 16, "hooks": ["stall_warning"]}, hooks=[hook]).run()
+    assert counts == [1, 1]
 
 
 def test_writers_in_the_config_receive_the_run_info_and_replace_the_default_writers(
@@ -143,7 +173,9 @@ def test_training_metrics_are_recorded_at_the_log_interval_and_at_each_checkpoin
     assert [r["step"] for r in records] == [3, 4, 6, 8]
 
 
-def test_passes_of_a_custom_loop_recover_from_a_blow_up_before_the_first_checkpoint(runner) -> None:
+def test_training_in_several_train_calls_recovers_from_a_nan_loss_before_the_first_checkpoint(
+    runner,
+) -> None:
     outputs = []
 
     def spoil_once(output):

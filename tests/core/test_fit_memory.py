@@ -85,7 +85,7 @@ def checkpoint(model_dir: pathlib.Path, step: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("num_replicas", "expected"), [(1, 4), (2, 2)])
-def test_run_that_exceeds_memory_equals_a_run_with_enough_micro_batches(
+def test_run_that_runs_out_of_memory_continues_like_a_run_with_more_micro_batches(
     tmp_path, two_replicas, num_replicas, expected, caplog
 ) -> None:
     strategy = two_replicas if num_replicas == 2 else None
@@ -128,7 +128,7 @@ def test_resumed_run_reuses_the_micro_batch_count_that_fits_into_memory(tmp_path
     np.testing.assert_equal(checkpoint(tmp_path / "given", 8), checkpoint(tmp_path / "fixed", 8))
 
 
-def test_run_resumed_on_more_replicas_reduces_a_micro_batch_count_that_no_longer_fits_its_batch(
+def test_run_resumed_on_more_replicas_uses_fewer_micro_batches_if_the_batch_has_too_few_examples(
     tmp_path, two_replicas, caplog
 ) -> None:
     params = needy_experiment(task={"max_examples": 1})
@@ -142,7 +142,9 @@ def test_run_resumed_on_more_replicas_reduces_a_micro_batch_count_that_no_longer
     assert "ran out of memory" not in caplog.text
 
 
-def test_run_without_memory_for_one_example_ends_with_the_original_error(tmp_path, caplog) -> None:
+def test_run_that_has_too_little_memory_for_one_example_raises_the_out_of_memory_error(
+    tmp_path, caplog
+) -> None:
     with pytest.raises(errors.OutOfMemoryError, match="OOM when allocating tensor") as caught:
         train(needy_experiment(task={"max_examples": 0}), tmp_path)
     assert isinstance(caught.value.__cause__, tf.errors.ResourceExhaustedError)

@@ -100,7 +100,7 @@ def test_resume_that_freezes_another_layer_of_equal_shape_raises_checkpoint_erro
 
 
 @pytest.mark.parametrize("optimizer", [keras.optimizers.SGD, keras.optimizers.Adam])
-def test_evaluation_without_the_freeze_of_the_training_restores_every_layer(
+def test_evaluation_with_an_unfrozen_config_restores_every_layer_of_a_partly_frozen_model(
     experiment, tmp_path, optimizer
 ) -> None:
     class Task(_EqualLayersTask):

@@ -293,7 +293,7 @@ def test_resumed_training_data_start_at_the_next_batch(folder, kwargs):
     np.testing.assert_array_equal(resumed, unbroken[13:])
 
 
-def test_sample_of_the_training_data_is_repeated_before_a_resumed_run_skips_its_batches(folder):
+def test_resumed_run_with_a_repeated_sample_of_the_data_continues_with_the_next_batch(folder):
     fields = {
         "input_path": f"{folder}/train-0",
         "global_batch_size": 2,
@@ -332,7 +332,7 @@ def test_mixed_input_sources_resume_exactly(folder):
     np.testing.assert_array_equal(batches(read(6), 5), batches(read(0), 11)[6:])
 
 
-def test_nondeterministic_input_reader_leaves_the_resume_position_unused(folder):
+def test_input_reader_with_nondeterministic_order_does_not_use_the_resume_position(folder):
     with position.begin_at(batch=1, seed=7) as begin:
         reader(folder, is_training=True, deterministic=False).read()
     assert not begin.is_kept
@@ -393,7 +393,7 @@ def test_tf_data_service_workers_that_read_the_same_data_read_it_in_different_or
     del workers
 
 
-def test_trainers_that_use_the_same_tf_data_service_read_different_batches(folder):
+def test_workers_that_share_a_tf_data_service_train_on_different_batches(folder):
     service = tf.data.experimental.service
     dispatcher = service.DispatchServer()
     config = service.WorkerConfig(dispatcher.target.split("://")[1], heartbeat_interval_ms=10)

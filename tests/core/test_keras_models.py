@@ -78,7 +78,7 @@ def test_overridden_compute_loss_without_a_training_parameter_is_called(tmp_path
 
 
 @pytest.mark.parametrize("execution", ["eager", "xla"])
-def test_values_of_compute_metrics_are_reported_or_named_in_a_warning(
+def test_compute_metrics_values_are_reported_or_named_in_a_warning(
     tmp_path, caplog, execution
 ) -> None:
     logs = _run(OwnMetrics, tmp_path, runtime={"execution": execution})

@@ -118,7 +118,7 @@ class SameAsCompiled(LineTask):
 
 
 @pytest.mark.parametrize(("task_cls", "name"), [(Same, "m"), (SameAsCompiled, "mae")])
-def test_two_metrics_with_the_same_name_raise_before_training(
+def test_duplicate_metric_name_raises_before_training(
     tmp_path: pathlib.Path, task_cls: type[LineTask], name: str
 ) -> None:
     params = line_experiment()

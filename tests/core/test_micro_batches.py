@@ -72,7 +72,7 @@ def test_micro_batch_size_must_be_divisible_by_the_number_of_replicas(experiment
 @pytest.mark.parametrize(
     "flag", [{"skip_gradients_aggregation": True}, {"experimental_aggregate_gradients": False}]
 )
-def test_micro_batches_whose_gradients_the_task_sums_train_like_those_the_optimizer_sums(
+def test_accumulating_gradients_in_the_task_or_in_the_optimizer_trains_equal_weights(
     experiment, make_trainer, two_replicas, flag
 ) -> None:
     class SumsItself(LineTask):

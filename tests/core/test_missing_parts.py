@@ -85,7 +85,7 @@ def expected(tmp_path_factory) -> float:
         pytest.param("graph", 1, {"virtual_replicas": 2}, marks=pytest.mark.slow),
     ],
 )
-def test_replacing_unused_features_and_labels_with_none_does_not_change_the_loss(
+def test_features_and_labels_that_no_step_uses_may_be_none(
     expected, two_replicas, tmp_path: pathlib.Path, execution, replicas, trainer
 ) -> None:
     strategy = two_replicas if replicas == 2 else None

@@ -30,30 +30,30 @@ class Picky(keras.Model):
 SPEC = {"tokens": tf.TensorSpec((None, 4)), "label": tf.TensorSpec((None,), tf.string)}
 
 
-def test_build_variables_builds_the_model_on_the_inputs_that_the_step_passes_to_it() -> None:
+def test_model_is_built_on_the_inputs_that_the_training_step_passes_to_it() -> None:
     model = Picky()
     model_building.build_variables(model, lambda batch: model(batch["tokens"]), SPEC)
     assert model.dense.kernel.shape == (4, 3)
     assert model_building.has_variables(model)
 
 
-def test_build_variables_does_not_trace_a_built_model() -> None:
+def test_training_step_is_not_traced_if_the_model_is_already_built() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model_building.build_variables(model, lambda batch: pytest.fail("was traced"), SPEC)
 
 
-def test_build_variables_error_contains_the_error_of_a_step_that_cannot_be_traced() -> None:
+def test_error_for_a_model_that_cannot_be_built_contains_the_error_of_the_training_step() -> None:
     model = Picky()
     with pytest.raises(errors.ConfigError, match=r"(?s)could not be built.*KeyError: 'words'"):
         model_building.build_variables(model, lambda batch: model(batch["words"]), SPEC)
 
 
-def test_build_variables_raises_if_the_step_never_calls_the_model() -> None:
+def test_building_a_model_raises_if_the_training_step_never_calls_it() -> None:
     with pytest.raises(errors.ConfigError, match="does not call"):
         model_building.build_variables(Picky(), lambda batch: batch["tokens"], SPEC)
 
 
-def test_build_variables_succeeds_if_the_step_fails_only_after_calling_the_model() -> None:
+def test_model_is_built_even_if_the_training_step_fails_after_calling_it() -> None:
     model = Picky()
 
     def step(batch):
@@ -86,7 +86,7 @@ class WithSequential(keras.Model):
         lambda: keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(1)]),
     ],
 )
-def test_build_variables_creates_mirrored_variables_on_two_replicas(two_replicas, make) -> None:
+def test_variables_of_a_model_built_on_two_replicas_are_mirrored(two_replicas, make) -> None:
     with two_replicas.scope():
         model = make()
         model_building.build_variables(model, lambda batch: model(batch["tokens"]), SPEC)
@@ -154,7 +154,7 @@ class ByName(LineTask):
         return logs
 
 
-def test_step_that_is_traced_to_build_a_model_receives_the_metrics_of_the_task(
+def test_training_step_traced_to_build_a_model_receives_the_metrics_of_the_task(
     experiment, make_trainer
 ) -> None:
     params = experiment()
@@ -171,7 +171,7 @@ class KeepsItsMetric(LineTask):
         return super().build_metrics(training)
 
 
-def test_trainer_of_an_unbuilt_model_builds_its_evaluation_metrics_last(
+def test_trainer_of_an_unbuilt_model_leaves_the_task_with_its_evaluation_metrics(
     experiment, make_trainer
 ) -> None:
     params = experiment()
@@ -179,7 +179,7 @@ def test_trainer_of_an_unbuilt_model_builds_its_evaluation_metrics_last(
     assert make_trainer(params, task_cls=KeepsItsMetric).task.own is not None
 
 
-def test_step_that_is_traced_to_build_a_model_may_use_the_optimizer_of_the_run(
+def test_training_step_traced_to_build_a_model_may_use_the_optimizer_of_the_run(
     experiment, make_trainer
 ) -> None:
     class Decaying(LineTask):
@@ -268,7 +268,7 @@ class StridedTask(LineTask):
         return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(pixels)))
 
 
-def test_training_warns_of_a_layer_whose_gradients_are_wrong_on_this_processor(
+def test_training_warns_about_a_layer_whose_gradients_are_wrong_on_this_processor(
     experiment, make_trainer, monkeypatch, caplog
 ) -> None:
     monkeypatch.setattr(model_building, "_computes_gradients_of_strided_kernels", lambda: False)
@@ -332,7 +332,7 @@ class AuxiliaryTask(LineTask):
 
 @_partly_built
 @pytest.mark.parametrize("mode", ["eval", "predict", "load"])
-def test_model_with_a_head_that_only_training_calls_can_be_used_after_training(
+def test_model_with_a_head_called_only_in_training_can_be_used_after_training(
     tmp_path, mode
 ) -> None:
     predict_data = {"predict_data": {"global_batch_size": 8}}

@@ -76,7 +76,7 @@ def _labels(dataset, count=None):
     return [labels.numpy().tolist() for _, labels in batches]
 
 
-def test_overfit_batches_are_learned_and_used_for_evaluation(tmp_path, caplog):
+def test_overfit_batches_are_used_for_training_and_evaluation_and_are_learned(tmp_path, caplog):
     params = _params(train_steps=120, validation_steps=3, grad_accum_steps=2)
     trainer, logs = _run(params, tmp_path)
     assert logs["accuracy"] == 1.0

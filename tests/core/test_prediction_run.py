@@ -5,7 +5,7 @@ import json
 import os
 import pathlib
 import signal
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -141,6 +141,39 @@ def test_every_input_row_is_predicted_once_and_in_input_order(trained, tmp_path)
     np.testing.assert_allclose([row["probability"] for row in rows], expected.max(axis=1), 1e-5)
 
 
+class CompiledTask(ClassesTask):
+    """A task whose model brings its loss and its metrics, as for `fit`."""
+
+    compiled: ClassVar[dict[str, Any]] = {}
+
+    def build_model(self) -> keras.Model:
+        model = super().build_model()
+        model.compile(**self.compiled)
+        return model
+
+    build_losses = base_task.Task.build_losses
+    build_metrics = base_task.Task.build_metrics
+
+
+@pytest.mark.parametrize(
+    "compiled",
+    [
+        {"loss": keras.losses.SparseCategoricalCrossentropy(), "metrics": ["accuracy"]},
+        {"loss": keras.losses.CategoricalCrossentropy()},
+        {"loss": "categorical_crossentropy"},
+        {"metrics": [keras.metrics.SparseCategoricalAccuracy()]},
+    ],
+    ids=["sparse", "categorical", "name", "metric"],
+)
+def test_prediction_of_a_model_compiled_for_classes_has_a_class_column(
+    trained, tmp_path, compiled
+) -> None:
+    task_cls = type("CompiledTask", (CompiledTask,), {"compiled": compiled})
+    model, _ = _run(_experiment(tmp_path), "predict", trained, task_cls=task_cls)
+    expected = model.predict(_features(), verbose=0).argmax(axis=1).tolist()
+    assert [row["class"] for row in _rows(tmp_path)] == expected
+
+
 def test_prediction_run_writes_run_predict_json_and_leaves_run_json_unchanged(
     trained, tmp_path
 ) -> None:
@@ -235,7 +268,7 @@ class RecurrentTask(ClassesTask):
         return super().build_inputs(params, input_context).take(6)
 
 
-def test_prediction_with_states_that_pass_from_batch_to_batch_resumes_with_identical_files(
+def test_resumed_prediction_with_a_stateful_model_writes_the_files_of_an_uninterrupted_one(
     tmp_path,
 ) -> None:
     slow = {"learning_rate": {"constant": {"learning_rate": 0.1}}}
@@ -435,7 +468,7 @@ def test_predictions_can_use_a_best_checkpoint_kept_by_a_hook(tmp_path, caplog) 
         _run(params, "predict", tmp_path / "run")
 
 
-def test_predictions_do_not_depend_on_labels_or_on_when_the_model_is_built(
+def test_predictions_do_not_depend_on_labels_or_on_the_time_at_which_the_model_is_built(
     predicted, tmp_path
 ) -> None:
     model_dir, output_dir = predicted
@@ -468,7 +501,7 @@ def test_predictions_that_xla_cannot_compile_are_computed_without_xla_and_a_warn
     assert caplog.text.count("Predicting without XLA") == 1
 
 
-def test_bad_record_in_xla_mode_raises_without_a_warning_about_compilation(
+def test_damaged_input_in_xla_mode_raises_without_a_warning_about_compilation(
     trained, tmp_path, caplog
 ) -> None:
     class Bad(ClassesTask):
@@ -621,7 +654,7 @@ def test_predictions_from_an_init_checkpoint_use_its_averaged_weights(tmp_path) 
     assert _contents(tmp_path / "init") == _contents(tmp_path / "latest")
 
 
-def test_prediction_provenance_tells_averages_of_an_init_checkpoint_from_its_weights(
+def test_prediction_provenance_distinguishes_averaged_and_trained_weights_of_an_init_checkpoint(
     trained,
 ) -> None:
     params = _experiment(task={"init_checkpoint": str(trained)})

@@ -17,6 +17,7 @@ from official_lite.core import actions as recovery
 from official_lite.core import base_trainer, train_lib
 from official_lite.data import position
 from official_lite.modeling import distributed_gradients, embedding_lookups
+from official_lite.modeling.optimization import optimizer_factory
 from tests.line_experiment import LineTask
 
 pytestmark = pytest.mark.usefixtures("short_data_search")
@@ -46,7 +47,7 @@ def test_loss_blow_up_on_one_replica_triggers_recovery() -> None:
     assert not _condition(trials=1)({"training_loss": np.array([1.0, 2.0])})
 
 
-def test_steps_repeated_to_find_the_bad_step_report_no_values(
+def test_steps_repeated_to_find_the_step_with_the_bad_loss_log_no_values(
     experiment, make_trainer, tmp_path
 ) -> None:
     class Loud(LineTask):
@@ -68,7 +69,7 @@ def test_steps_repeated_to_find_the_bad_step_report_no_values(
         assert len(trainer.event_storage.history("seen").values()) == 1
 
 
-def test_history_after_a_recovery_contains_only_values_of_steps_that_were_kept(
+def test_metric_history_after_a_recovery_lacks_the_values_of_discarded_steps(
     experiment, make_task, tmp_path
 ) -> None:
     params = experiment(trainer=RECOVERING)
@@ -226,7 +227,7 @@ def test_run_killed_after_a_recovery_skips_the_bad_examples_when_it_resumes_with
     assert _num_skipped(tmp_path / "ckpt-5") == num_bad
 
 
-def test_skip_in_the_recovery_record_of_an_older_version_is_counted_in_steps(
+def test_batches_to_skip_that_an_older_version_recorded_in_steps_are_still_skipped(
     experiment, make_trainer, tmp_path
 ) -> None:
     skip = {"step": 8, "what": "The training loss is nan", "checkpoint": 0, "next_batch": 3}
@@ -248,7 +249,7 @@ def test_recovery_also_skips_a_second_bad_batch_before_the_next_checkpoint(
     assert _num_skipped(tmp_path / "ckpt-12") == 5
 
 
-def test_recovery_after_a_change_of_the_micro_batches_skips_only_the_bad_batches(
+def test_recovery_skips_only_the_bad_batches_after_the_number_of_micro_batches_has_changed(
     experiment, make_task, tmp_path
 ) -> None:
     def run(last_step: int, micro_batches: int) -> int:
@@ -316,7 +317,7 @@ def test_recovery_skips_no_batch_if_the_loss_blow_up_does_not_recur(
     assert len(seen) == 4
 
 
-def test_recovery_keeps_the_repeated_steps_if_a_blow_up_twice_does_not_recur_in_them(
+def test_training_proceeds_past_a_blow_up_that_occurs_in_two_attempts_but_in_no_single_step(
     experiment, make_task, tmp_path
 ) -> None:
     # Without this, a blow-up that only whole intervals show would use up `recovery_max_trials`.
@@ -361,7 +362,7 @@ def test_unreadable_recovery_record_resets_the_count_of_blow_ups(tmp_path) -> No
     assert condition({"training_loss": math.nan})
 
 
-def test_divergence_error_names_the_step_of_the_last_finite_report() -> None:
+def test_divergence_error_names_the_last_step_whose_reported_loss_was_finite() -> None:
     step = tf.Variable(5, dtype=tf.int64)
     condition = recovery.RecoveryCondition(step, 100.0, 0, 0)
     assert not condition({"training_loss": 1.0})
@@ -415,7 +416,9 @@ class _Plain(orbit.AbstractTrainer):
         self.restored.append(int(self.global_step))
 
 
-def test_recovery_calls_after_restore_of_a_plain_orbit_trainer(experiment, tmp_path) -> None:
+def test_recovery_calls_the_after_restore_method_of_a_trainer_that_only_extends_orbit(
+    experiment, tmp_path
+) -> None:
     trainer = _Plain()
     manager = tf.train.CheckpointManager(
         trainer.checkpoint,
@@ -487,7 +490,7 @@ def test_divergence_error_for_large_labels_names_the_labels_and_loss_upper_bound
     assert "in `batch[1]`. Scale the data." in str(caught.value)
 
 
-def test_nonfinite_check_names_the_bad_variables(experiment, make_trainer) -> None:
+def test_error_for_nonfinite_state_names_the_variables(experiment, make_trainer) -> None:
     adam = {"optimizer": {"type": "adam"}}
     trainer = make_trainer(experiment(trainer={"optimizer_config": adam}))
     trainer.train(tf.constant(1))
@@ -500,7 +503,7 @@ def test_nonfinite_check_names_the_bad_variables(experiment, make_trainer) -> No
     assert state.bad_variables() == []
 
 
-def test_nonfinite_check_covers_the_optimizer_and_every_replica(
+def test_nonfinite_values_are_found_in_the_optimizer_and_on_every_replica(
     experiment, make_trainer, two_replicas
 ) -> None:
     with two_replicas.scope():
@@ -525,8 +528,9 @@ def test_large_embedding_tables_are_checked_less_often_until_a_value_is_nonfinit
     optimizer = distributed_gradients.make_distributed(keras.optimizers.Adagrad())
     optimizer.build(model.trainable_variables)
     step = tf.Variable(100, dtype=tf.int64)
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
     state = recovery.NonfiniteCheck(
-        types.SimpleNamespace(model=model, optimizer=optimizer, global_step=step)
+        types.SimpleNamespace(model=model, checkpoint=checkpoint, global_step=step)
     )
     assert state.bad_variables() == []
     table = model.trainable_variables[0]
@@ -539,9 +543,93 @@ def test_large_embedding_tables_are_checked_less_often_until_a_value_is_nonfinit
     assert state.bad_variables() == []
 
 
+class _SecondOptimizerTask(LineTask):
+    """A task with a second model, whose weights its own optimizer makes NaN in the seventh step."""
+
+    def build_model(self):
+        self.critic = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="critic")])
+        self.critic_optimizer = optimizer_factory.prepare_optimizer(
+            keras.optimizers.SGD(), self.critic
+        )
+        return super().build_model()
+
+    def train_step(self, inputs, model, optimizer, metrics=None):
+        factor = tf.where(optimizer.iterations.value == 6, math.nan, 0.0)
+        weights = self.critic.trainable_variables
+        self.critic_optimizer.apply_gradients([(factor * tf.ones(w.shape), w) for w in weights])
+        return super().train_step(inputs, model, optimizer, metrics)
+
+
+def test_nan_in_a_second_model_with_its_own_optimizer_ends_the_run_and_is_not_saved(
+    experiment, tmp_path
+) -> None:
+    params = experiment(trainer={"recovery_max_trials": 0})
+    task = _SecondOptimizerTask(params.task)
+    with pytest.raises(errors.DivergedError, match=r"these variables are not: .*critic"):
+        _run(params, task, tmp_path)
+    assert all(np.isfinite(value).all() for value in _saved_values(tmp_path))
+
+
+class _SilentTrainer(base_trainer.Trainer):
+    """A trainer that reports no loss, and whose weights become NaN in the seventh step."""
+
+    def train_step(self, iterator):
+        super().train_step(iterator)
+        if self.global_step == 7:
+            self.model.dense.bias.assign([math.nan])
+
+    def train_loop_end(self):
+        logs = super().train_loop_end()
+        del logs["training_loss"]
+        return logs
+
+
+def test_run_without_a_reported_training_loss_ends_before_it_saves_nan_weights(
+    experiment, make_trainer, tmp_path
+) -> None:
+    params = experiment(trainer={"recovery_max_trials": 0})
+    trainer = make_trainer(params, _SilentTrainer, evaluate=False)
+    with pytest.raises(errors.DivergedError, match=r"These variables are not finite: .*dense"):
+        train_lib.run_experiment(
+            None, trainer.task, "train", params, str(tmp_path), trainer=trainer
+        )
+    assert all(np.isfinite(value).all() for value in _saved_values(tmp_path))
+
+
+def test_recovery_finds_the_step_that_made_a_large_embedding_table_nonfinite_between_two_checks(
+    experiment, make_task, monkeypatch, tmp_path, caplog
+) -> None:
+    monkeypatch.setattr(embedding_lookups, "is_large", lambda variable: True)
+    # The table has 128 numbers, so it is checked every 4 steps.
+    monkeypatch.setattr(recovery, "_NUMBERS_A_STEP", 32)
+    params = experiment(trainer=RECOVERING)
+    task = _poison(make_task(params))
+
+    def batch(number):
+        # No other batch looks up the rows of the bad one, so its loss stays finite.
+        ids = tf.cast((8 * number + tf.range(8, dtype=tf.int64)) % 128, tf.int32)
+        epsilon = tf.where(number == 6, 0.0, 1e-12)
+        return ids[:, tf.newaxis], tf.concat([tf.ones((8, 1)), tf.fill((8, 1), epsilon)], axis=1)
+
+    def build_inputs(params, input_context=None):
+        return tf.data.Dataset.range(position.take().batch, 2**60).map(batch)
+
+    def build_model():
+        ids = keras.Input((1,), dtype="int32")
+        rows = keras.layers.Embedding(128, 1)(ids)
+        return keras.Model(ids, keras.layers.Flatten()(rows))
+
+    task.build_inputs, task.build_model = build_inputs, build_model
+    _run(params, task, tmp_path)
+    assert "The loss blew up at step 7, which drew batch 6" in caplog.text
+    assert all(np.isfinite(value).all() for value in _saved_values(tmp_path))
+    record = json.loads((tmp_path / recovery.RECORD_NAME).read_text())
+    assert [blow_up["step"] for blow_up in record["blow_ups"]] == [8]
+
+
 # Keras itself triggers this warning with NumPy 2.
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_hooks_end_as_in_an_unbroken_run_if_the_blow_up_does_not_recur(
+def test_hooks_have_the_state_of_an_undisturbed_run_after_a_recovery_whose_blow_up_does_not_recur(
     experiment, make_task, tmp_path
 ) -> None:
     def train(name, *actions):
@@ -577,7 +665,7 @@ class _SearchIsStopped(base_trainer.Trainer):
 
 
 @pytest.mark.parametrize("precedes_search", [False, True])
-def test_signal_that_stops_the_search_for_the_bad_step_saves_no_state_of_the_search(
+def test_signal_during_the_search_for_a_bad_step_leaves_only_the_checkpoint_from_before_the_search(
     experiment, make_trainer, tmp_path, precedes_search
 ) -> None:
     def spoil(output):
@@ -611,7 +699,7 @@ class _SearchIsKilled(base_trainer.Trainer):
         return super().train(num_steps)
 
 
-def test_blow_up_counts_once_if_the_run_is_killed_during_the_search_for_the_bad_step(
+def test_loss_blow_up_is_counted_once_even_if_the_run_is_killed_during_recovery(
     experiment, make_task, make_trainer, tmp_path
 ) -> None:
     params = experiment(trainer=RECOVERING)
@@ -635,7 +723,7 @@ def test_keras_terminate_on_nan_does_not_stop_a_run_that_has_recovered(
     assert (tmp_path / "ckpt-12.index").exists()
 
 
-def test_search_for_the_bad_step_of_a_run_that_ends_keeps_the_best_checkpoint(
+def test_best_checkpoint_is_kept_if_recovery_fails_and_the_run_ends(
     experiment, make_task, tmp_path
 ) -> None:
     best = orbit.hooks.BestCheckpoint("validation_loss")

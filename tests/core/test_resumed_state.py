@@ -354,7 +354,7 @@ class StateTask(ModuleTask):
     module_cls = StateModule
 
 
-def test_own_loop_resumes_from_a_checkpoint_without_the_random_and_recurrent_state_of_a_module(
+def test_user_written_training_loop_resumes_from_an_older_checkpoint_without_random_state(
     tmp_path, monkeypatch, caplog
 ) -> None:
     def train(steps: int) -> None:
@@ -415,7 +415,7 @@ class DrawingTask(RecurrentTask):
         return None
 
 
-def test_training_stopped_within_an_evaluation_resumes_with_the_state_from_before_it(
+def test_training_stopped_during_an_evaluation_resumes_with_the_state_from_before_the_evaluation(
     tmp_path,
 ) -> None:
     def train(name: str, *, is_stopped: bool = False) -> list[np.ndarray]:
@@ -575,7 +575,7 @@ def test_run_resumed_with_another_batch_size_reads_the_next_unread_examples(
     assert ("up to batch 4.80 of the current size" in caplog.text) == (size == 10)
 
 
-def test_whole_passes_over_data_that_end_are_kept_by_a_change_of_the_micro_batches(
+def test_resumed_run_with_other_micro_batches_does_not_repeat_completed_passes_over_finite_data(
     experiment, make_trainer, tmp_path
 ) -> None:
     whole = experiment(task={"train_data": {"global_batch_size": 24}})
@@ -586,7 +586,7 @@ def test_whole_passes_over_data_that_end_are_kept_by_a_change_of_the_micro_batch
     np.testing.assert_array_equal(following, batches[0])
 
 
-def test_change_of_the_batch_size_of_a_run_in_epochs_warns_of_the_number_of_epochs(
+def test_resuming_a_run_in_epochs_with_another_batch_size_warns_that_the_number_of_epochs_changes(
     experiment, make_task, tmp_path, caplog
 ) -> None:
     for size, count in ((8, 1), (16, 2)):
@@ -605,7 +605,7 @@ def test_change_of_the_batch_size_of_a_run_in_epochs_warns_of_the_number_of_epoc
 
 
 @pytest.mark.parametrize("is_given", [True, False])
-def test_data_that_cannot_resume_are_reported_once_at_the_start_and_once_on_resuming(
+def test_training_data_without_a_resume_position_log_one_warning_at_the_start_and_one_on_resuming(
     is_given, tmp_path, caplog
 ) -> None:
     dataset = tf.data.Dataset.from_tensor_slices((ROWS, LABELS)).batch(5).repeat()
@@ -760,7 +760,7 @@ class _Noisy(line_experiment.LineTask):
         return dataset.cache() if params.cache else dataset
 
 
-def test_random_ops_in_the_training_data_log_one_warning_that_names_them(
+def test_random_ops_in_the_training_input_pipeline_log_one_warning_that_names_them(
     make_trainer, caplog
 ) -> None:
     params = line_experiment.line_experiment()

@@ -45,7 +45,7 @@ def test_labels_with_the_same_shape_as_the_outputs_log_no_warning(
     assert not _warnings(caplog, "pairs every label")
 
 
-def test_error_for_a_loss_of_two_precisions_tells_how_to_unify_them(
+def test_error_for_a_loss_that_mixes_two_precisions_says_how_to_unify_them(
     experiment, make_trainer
 ) -> None:
     class Mixed(LineTask):
@@ -253,7 +253,9 @@ class Unconstructed(keras.Model):
         ({"model": Unconstructed()}, r"Unconstructed\.__init__` .*Add `super\(\)\.__init__\(\)`"),
     ],
 )
-def test_error_for_an_unusable_value_names_the_method_to_correct(experiment, values, told) -> None:
+def test_error_for_an_invalid_return_value_names_the_task_method_to_correct(
+    experiment, values, told
+) -> None:
     params = experiment()
     task = type("Fixed", (Fixed,), values)(params.task)
     with pytest.raises(errors.ConfigTypeError, match=told):
@@ -315,7 +317,7 @@ def test_metric_for_one_hot_labels_that_receives_class_indices_logs_a_warning(
     assert len(_warnings(caplog, "one-hot")) == is_told
 
 
-def test_step_on_two_replicas_logs_a_training_mode_warning_only_once(
+def test_warning_that_dropout_is_never_in_training_mode_is_logged_once_on_two_replicas(
     experiment, make_trainer, two_replicas, caplog
 ) -> None:
     with two_replicas.scope():

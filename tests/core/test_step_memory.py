@@ -45,7 +45,9 @@ def estimate(experiment: Any, make_trainer: Any, task_cls: type = DeepTask, **tr
     return step_memory.estimate(make_trainer(params, task_cls=task_cls, evaluate=False))
 
 
-def test_estimate_counts_the_outputs_that_the_backward_pass_needs(experiment, make_trainer) -> None:
+def test_memory_estimate_counts_the_outputs_that_the_backward_pass_needs(
+    experiment, make_trainer
+) -> None:
     memory = estimate(experiment, make_trainer)
     kept = NUM_BLOCKS * NUM_LAYERS
     assert kept * OUTPUT <= memory.activations <= (kept + 3) * OUTPUT
@@ -56,7 +58,9 @@ def test_estimate_counts_the_outputs_that_the_backward_pass_needs(experiment, ma
     assert size == OUTPUT
 
 
-def test_estimate_counts_only_block_inputs_for_recomputed_layers(experiment, make_trainer) -> None:
+def test_memory_estimate_counts_only_the_block_inputs_of_rematerialized_layers(
+    experiment, make_trainer
+) -> None:
     memory = estimate(experiment, make_trainer, remat=[r"b_\d+$"])
     kept = NUM_BLOCKS + NUM_LAYERS
     assert kept * OUTPUT <= memory.activations <= (kept + 4) * OUTPUT

@@ -37,7 +37,7 @@ def _update(metrics: list, value: float) -> None:
     metrics[3].update_state([0, 1], [[1.0, 0.0], [value, 1 - value]])
 
 
-def test_metric_group_reports_the_same_values_as_its_metrics() -> None:
+def test_metrics_updated_as_a_group_report_the_same_values_as_separate_metrics() -> None:
     made = tf.distribute.MirroredStrategy(["CPU:0"])
     with made.scope():
         metrics, expected = _metrics(), _metrics()
@@ -59,7 +59,7 @@ def test_metric_group_reports_the_same_values_as_its_metrics() -> None:
 
 
 @pytest.mark.parametrize("num_replicas", [1, 2])
-def test_metric_group_resets_metrics_eagerly_only_with_several_replicas(
+def test_metrics_are_reset_eagerly_only_with_several_replicas(
     num_replicas, two_replicas, monkeypatch
 ):
     def reset_state(metric):
@@ -77,7 +77,7 @@ def test_metric_group_resets_metrics_eagerly_only_with_several_replicas(
     assert all(calls) == (num_replicas == 2)
 
 
-def test_metric_group_resets_every_metric_after_tracing() -> None:
+def test_every_metric_is_reset_after_the_step_was_traced() -> None:
     metrics = _metrics()
     group = step_metrics.MetricGroup(metrics)
     for _ in range(30):

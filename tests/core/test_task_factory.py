@@ -59,7 +59,7 @@ def test_registering_a_second_task_for_a_config_raises():
         task_factory.register_task_cls(Config, "another:Task")
 
 
-def test_task_whose_constructor_takes_no_arguments_is_refused_before_it_is_called():
+def test_task_class_whose_constructor_takes_no_arguments_raises_before_it_is_called():
     class Narrow:
         def __init__(self):
             raise AssertionError

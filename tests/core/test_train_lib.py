@@ -211,7 +211,7 @@ HIGHEST = {
 }
 
 
-def test_evaluation_of_other_data_leaves_the_best_checkpoint_of_the_run(
+def test_evaluating_other_data_does_not_replace_the_best_checkpoint_of_a_run(
     experiment, make_task, tmp_path
 ) -> None:
     def read():
@@ -229,7 +229,7 @@ def test_evaluation_of_other_data_leaves_the_best_checkpoint_of_the_run(
 
 
 @pytest.mark.parametrize(("mode", "best"), [("train", 8), ("train_and_eval", 4)])
-def test_continuous_evaluation_keeps_the_best_checkpoint_only_of_a_training_without_evaluations(
+def test_continuous_evaluation_exports_the_best_checkpoint_only_if_training_does_not_evaluate(
     experiment, make_task, tmp_path, mode, best
 ) -> None:
     params = experiment(trainer=HIGHEST)
@@ -241,7 +241,7 @@ def test_continuous_evaluation_keeps_the_best_checkpoint_only_of_a_training_with
     assert (tmp_path / "best_ckpt" / f"best_ckpt-{best}.index").exists()
 
 
-def test_evaluation_after_training_leaves_the_best_checkpoint_of_a_continuous_evaluation(
+def test_evaluation_after_training_does_not_replace_the_best_checkpoint_of_a_continuous_evaluation(
     experiment, make_task, tmp_path
 ) -> None:
     params = experiment(trainer=HIGHEST)
@@ -268,7 +268,7 @@ def chief_restores(monkeypatch):
     return add
 
 
-def test_worker_evaluates_the_checkpoint_of_the_chief_even_if_it_sees_a_newer_one(
+def test_worker_evaluates_the_same_checkpoint_as_the_chief_even_if_it_sees_a_newer_one(
     experiment, make_task, tmp_path, chief_restores
 ) -> None:
     params = experiment()
@@ -287,7 +287,7 @@ def test_worker_evaluates_the_checkpoint_of_the_chief_even_if_it_sees_a_newer_on
         train_lib.OrbitExperimentRunner(*arguments)
 
 
-def test_worker_without_a_checkpoint_hears_of_that_of_the_chief_before_its_evaluation_fails(
+def test_evaluation_raises_on_a_worker_that_cannot_see_the_checkpoint_restored_by_the_chief(
     experiment, make_task, tmp_path, chief_restores
 ) -> None:
     params = experiment()

@@ -169,7 +169,7 @@ def test_workers_compare_training_data_files_but_not_validation_data_files(
         preflight.require_agreement(params, _TwoWorkers(other.sent))
 
 
-def test_list_code_lists_framework_files_and_experiment_files() -> None:
+def test_code_comparison_between_workers_covers_framework_and_experiment_files() -> None:
     lines = preflight.list_code(configs.digits_mlp())
     names = [line.partition(" ")[0] for line in lines]
     assert names == sorted(names)
@@ -177,7 +177,7 @@ def test_list_code_lists_framework_files_and_experiment_files() -> None:
     assert lines == preflight.list_code(exp_factory.get_exp_config("vision/digits_cnn"))
 
 
-def test_list_code_returns_a_different_checksum_for_a_file_that_changed(
+def test_checksum_of_a_code_file_changes_with_the_file(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "mine.py"
@@ -193,7 +193,7 @@ def test_list_code_returns_a_different_checksum_for_a_file_that_changed(
     assert [line.partition(" ")[0] for line in sorted(changed)] == ["mine.py", "mine.py"]
 
 
-def test_list_code_accepts_dangling_links_and_unreadable_files(
+def test_listing_code_files_accepts_dangling_symlinks_and_unreadable_files(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".#task.py").symlink_to("me@host.1")  # Emacs locks `task.py` this way.

@@ -169,7 +169,7 @@ def test_memory_mapped_array_is_read_lazily(tmp_path):
         assert values.tolist() == [[2 * n, -1] for n in numbers]
 
 
-def test_object_with_len_and_getitem_is_accepted_as_a_row_source():
+def test_object_with_len_and_getitem_is_accepted_as_an_array():
     dataset = arrays.from_arrays(Squares(), 4, shuffle=True, drop_remainder=True)
     assert dataset.element_spec["powers"][0].shape == (4, 2)
     for batch in dataset.as_numpy_iterator():

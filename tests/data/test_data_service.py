@@ -55,7 +55,7 @@ def test_data_service_job_has_a_name_only_if_it_is_shared():
     assert options(round_robin=True, batch_size=8).shared_job_name == "job_bs8"
 
 
-def test_training_and_validation_data_with_equal_options_do_not_mix_in_the_data_service(address):
+def test_training_and_validation_data_with_equal_data_service_options_are_not_mixed(address):
     same = options(address, batch_size=8, shares_files=True)
     training = data_service.distribute(tf.data.Dataset.range(1000).repeat(), same)
     elements = training.as_numpy_iterator()

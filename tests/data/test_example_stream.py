@@ -53,7 +53,7 @@ def test_function_decorated_with_takes_batches_receives_whole_chunks_of_examples
     assert sorted(seen) == [[0, 1, 2, 3], [0, 2], [4], [4, 5]]
 
 
-def test_apply_passes_unbatched_examples_to_the_dataset_transformation():
+def test_dataset_transformation_receives_unbatched_examples():
     stream = _stream(tf.data.Dataset.range(6)).map(example_stream.takes_batches(_double))
     assert _values(stream.apply(lambda dataset: dataset.skip(1)).singly()) == [2, 4, 6, 8, 10]
 
@@ -92,7 +92,7 @@ def records():
     ]
 
 
-def test_takes_batches_marks_a_function_without_changing_it():
+def test_function_decorated_with_takes_batches_can_still_be_called_directly():
     def scale(x, factor=2):
         """Doc."""
         return x * factor

@@ -64,7 +64,7 @@ def _noting(read):
     return dataset_fn
 
 
-def test_resume_at_the_end_of_a_pipelines_epoch_reads_only_files_of_the_next_epoch(files):
+def test_pipeline_resumed_at_the_end_of_an_epoch_reads_only_files_of_the_next_epoch(files):
     context = _context(0, 2)
     whole = _read(files, 25, context, buffer=0)
     file_of = np.repeat(range(len(SIZES)), SIZES)

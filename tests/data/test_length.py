@@ -24,7 +24,7 @@ def test_evaluation_over_all_data_refuses_a_repeated_dataset(dataset, two_replic
             length.require_end(bad)
 
 
-def test_only_datasets_of_unknown_cardinality_are_wrapped_in_a_timer(dataset):
+def test_only_reading_a_dataset_of_unknown_cardinality_is_timed(dataset):
     filtered = dataset.filter(lambda _: True)
     timed = length.watch_cardinality(lambda: filtered)()
     assert timed.element_spec == filtered.element_spec
@@ -33,7 +33,9 @@ def test_only_datasets_of_unknown_cardinality_are_wrapped_in_a_timer(dataset):
     assert length.watch_cardinality(lambda: 3)() == 3
 
 
-def test_each_slow_pass_over_data_of_unknown_length_logs_a_warning(dataset, monkeypatch, caplog):
+def test_each_slow_pass_over_a_dataset_of_unknown_length_logs_a_warning(
+    dataset, monkeypatch, caplog
+):
     monkeypatch.setattr(length, "_BATCHES_BETWEEN_LOOKS", 1)
     monkeypatch.setattr(length, "_WARNING_SECONDS", 0.0)
     timed = length.watch_cardinality(lambda: dataset.filter(lambda _: True))()

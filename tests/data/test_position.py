@@ -55,7 +55,7 @@ def test_enumerate_batches_counts_from_the_resume_position():
     assert [int(number) for number, _ in position.enumerate_batches(batches)] == [0, 1, 2]
 
 
-def test_resume_position_counts_as_used_once_it_has_been_taken():
+def test_input_pipeline_counts_as_resumable_once_it_has_read_the_resume_position():
     assert position.take() is None
     with position.begin_at(batch=5, seed=7) as begin:
         assert not begin.is_kept

@@ -30,7 +30,7 @@ def _with_options(dataset):
 
 
 @pytest.mark.parametrize(("build", "count"), [(_from_arrays, 4), (_from_slices, 50)])
-def test_stack_batches_keeps_all_batches_in_dataset_order(build, count):
+def test_stacking_keeps_all_batches_in_dataset_order(build, count):
     batches = _read(build())
     stacks = stacking.stack_batches(build(), count)
     assert len(batches) == 6
@@ -38,7 +38,7 @@ def test_stack_batches_keeps_all_batches_in_dataset_order(build, count):
     assert len(_read(stacks)) == -(-6 // count)
 
 
-def test_stack_batches_of_a_repeated_dataset_yields_only_full_stacks():
+def test_stacking_a_repeated_dataset_yields_only_full_stacks():
     dataset = _from_arrays(repeat=True)
     stacks = stacking.stack_batches(dataset, 4)
     assert stacks.element_spec["x"].shape == (4, 3, 3)
@@ -56,14 +56,14 @@ def test_stack_batches_of_a_repeated_dataset_yields_only_full_stacks():
         lambda dataset: dataset.map(lambda batch: {"y": -batch["y"]}),
     ],
 )
-def test_transformations_after_from_arrays_apply_to_stacked_batches(change):
+def test_dataset_transformations_are_preserved_when_batches_are_stacked(change):
     dataset = change(_from_arrays(repeat=True))
     stacks = stacking.stack_batches(dataset, 4)
     assert _unstack(stacks, 5) == _read(dataset, 20)
     assert stacks.options().autotune.enabled == dataset.options().autotune.enabled
 
 
-def test_stack_batches_gathers_all_rows_of_a_stack_in_one_call():
+def test_rows_of_all_stacked_batches_are_gathered_in_one_call():
     gathers = []
 
     class Rows:
@@ -80,7 +80,7 @@ def test_stack_batches_gathers_all_rows_of_a_stack_in_one_call():
     assert set(gathers) == {3 * 2**17}
 
 
-def test_stack_batches_accepts_a_dataset_of_single_tensors():
+def test_batches_that_are_single_tensors_can_be_stacked():
     batches = tf.data.Dataset.range(9).batch(3, drop_remainder=True)
     stacks = stacking.stack_batches(batches, 2).as_numpy_iterator()
     assert [stack.tolist() for stack in stacks] == [[[0, 1, 2], [3, 4, 5]], [[6, 7, 8]]]

@@ -1,5 +1,4 @@
 import sys
-import types
 import zlib
 
 import pytest
@@ -7,28 +6,12 @@ import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.data import file_reading
-
-
-class FakeTfds(types.ModuleType):
-    """A stand-in for `tensorflow_datasets` with a split of ten numbers in two files."""
-
-    ReadConfig = types.SimpleNamespace
-    decode = types.SimpleNamespace(SkipDecoding=lambda: "skipped")
-
-    def builder(self, name, **kwargs):
-        split = types.SimpleNamespace(file_instructions=["file0", "file1"])
-        return types.SimpleNamespace(info=types.SimpleNamespace(splits={"train": split}))
-
-    def load(self, **kwargs):
-        self.loaded = kwargs
-        return tf.data.Dataset.range(10)
+from tests import tfds_stand_in
 
 
 @pytest.fixture
 def tfds(monkeypatch):
-    fake = FakeTfds("tensorflow_datasets")
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", fake)
-    return fake
+    return tfds_stand_in.install(monkeypatch, tf.data.Dataset.range(10))
 
 
 def read(*, host=0, num_hosts=1, is_training=False, sharding=True, **kwargs):

@@ -177,7 +177,7 @@ def test_every_documentation_code_block_has_a_supported_language() -> None:
     assert [str(block) for block in BLOCKS if block.language not in LANGUAGES] == []
 
 
-def test_lists_of_skipped_blocks_and_separately_tested_pages_are_up_to_date() -> None:
+def test_documentation_examples_that_are_not_run_or_run_elsewhere_still_exist() -> None:
     reviewed_blocks = [
         (page, beginning)
         for page, beginning in reviewed.NOT_RUN

@@ -52,6 +52,13 @@ def test_config_fields_page_lists_every_field_of_every_config_class_with_its_def
             ), (cls, field.name)
 
 
+def test_config_fields_page_describes_each_of_several_fields_that_share_a_description() -> None:
+    page = runpy.run_path(str(DOCS / "site" / "config_fields.py"))["fields_page"]()
+    for path in ("trainer.one_shot.arch_beta_1", "trainer.one_shot.arch_beta_2"):
+        _, _, field = page.partition(f'<h3 id="{path}">')
+        assert "Decay rates of that optimizer." in field.partition("<h3")[0], path
+
+
 @pytest.mark.slow
 def test_site_builds_with_an_api_reference_from_docstrings_and_a_working_search(
     tmp_path: pathlib.Path,

@@ -83,7 +83,7 @@ def test_run_with_damaged_record_files_resumes_and_trains_to_the_last_step(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind"), [*zip(_FILES, itertools.cycle(_KINDS))])
-def test_special_file_in_place_of_a_run_file_raises_at_most_a_one_line_error(
+def test_directory_pipe_or_link_loop_in_place_of_a_run_file_causes_at_most_a_one_line_error(
     base: pathlib.Path, tmp_path: pathlib.Path, kind: str, name: str
 ) -> None:
     model_dir = _copy(base, tmp_path, "run")
@@ -98,7 +98,7 @@ def test_special_file_in_place_of_a_run_file_raises_at_most_a_one_line_error(
 
 
 @pytest.mark.parametrize("name", ["log.txt", "metrics.json", "metrics_train.csv"])
-def test_symlink_in_place_of_a_log_or_metrics_file_is_not_followed(
+def test_run_does_not_write_through_a_symlink_in_place_of_a_log_or_metrics_file(
     base: pathlib.Path, tmp_path: pathlib.Path, name: str
 ) -> None:
     model_dir = _copy(base, tmp_path, "run")

@@ -312,7 +312,7 @@ def test_sbatch_file_trains_on_all_tasks_of_a_slurm_step(tmp_path: pathlib.Path)
 
 @pytest.mark.parametrize(
     ("code", "restarts", "again"),
-    [(0, 0, False), (2, 0, False), (42, 9, True), (7, 0, True), (137, 0, True), (137, 5, False)],
+    [(0, 0, False), (2, 0, False), (42, 9, True), (7, 0, True), (137, 0, True), (130, 0, False)],
 )
 def test_sbatch_job_is_requeued_only_after_restartable_exit_codes(
     tmp_path: pathlib.Path, code: int, restarts: int, again: bool
@@ -320,6 +320,27 @@ def test_sbatch_job_is_requeued_only_after_restartable_exit_codes(
     _program(tmp_path / "bin" / "srun", f"exit {code}")
     _program(tmp_path / "bin" / "scontrol", f'echo "$@" > {tmp_path}/scontrol')
     environment = _environment(tmp_path, SLURM_JOB_ID="4711", SLURM_RESTART_COUNT=str(restarts))
-    assert subprocess.run(["bash", str(SBATCH)], env=environment, check=False).returncode == code
+    done = subprocess.run(["bash", str(SBATCH)], env=environment, cwd=tmp_path, check=False)
+    assert done.returncode == code
     told = tmp_path / "scontrol"
     assert (told.read_text().split() if told.exists() else []) == ["requeue", "4711"] * again
+
+
+def test_sbatch_job_that_reaches_its_time_limit_is_requeued_without_counting_as_a_crash(
+    tmp_path: pathlib.Path,
+) -> None:
+    _program(tmp_path / "bin" / "srun", 'exit "$CODE"')
+    _program(tmp_path / "bin" / "scontrol", f"echo >> {tmp_path}/requeued")
+    requeued = []
+    for restarts, code in enumerate([42, 42, 137, 42, 7, 137, 42]):
+        environment = _environment(
+            tmp_path,
+            SLURM_JOB_ID="4711",
+            SLURM_RESTART_COUNT=str(restarts),
+            MAX_RESTARTS="2",
+            CODE=str(code),
+        )
+        subprocess.run(["bash", str(SBATCH)], env=environment, cwd=tmp_path, check=False)
+        requeued.append((tmp_path / "requeued").read_text().count("\n"))
+    assert requeued == [1, 2, 3, 4, 5, 5, 6]
+    assert not list(tmp_path.glob("*.crashes"))

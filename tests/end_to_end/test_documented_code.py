@@ -93,7 +93,7 @@ def _read(build_inputs: Any, batch: int, count: int) -> list[Any]:
     return [np.asarray(each[0] if isinstance(each, tuple) else each) for each in batches]
 
 
-def test_data_sources_on_the_resume_page_continue_with_the_next_batch_after_a_resume() -> None:
+def test_data_sources_on_the_resume_page_resume_with_the_next_batch() -> None:
     blocks = _blocks("resume")
     assert len(blocks) == 2
     for block in blocks:
@@ -114,7 +114,7 @@ def test_checkpoint_manager_example_on_the_checkpoints_page_saves_and_restores(
         assert capsys.readouterr().out == f"runs/mine/ckpt-{number}\n"
 
 
-def test_config_changes_documented_as_harmless_are_classified_as_harmless() -> None:
+def test_config_changes_documented_as_harmless_do_not_prevent_a_resume() -> None:
     fields = ["trainer.train_epochs", "trainer.writers", "runtime.devices"]
     for path in [*fields, "task.init_checkpoint_strict"]:
         assert compatibility.Change(path=path, old=1, new=2).is_harmless

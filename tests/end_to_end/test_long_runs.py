@@ -65,7 +65,9 @@ def _measure(results_dir: pathlib.Path, *args: str) -> list[list[Any]]:
 
 
 @pytest.mark.slow
-def test_memory_open_files_and_threads_do_not_grow_in_a_long_run(tmp_path: pathlib.Path) -> None:
+def test_memory_use_and_numbers_of_open_files_and_threads_do_not_grow_in_a_long_run(
+    tmp_path: pathlib.Path,
+) -> None:
     steps = ("--at", "10000", "20000", "60000")
     _, half, full = _measure(tmp_path, "steps", *steps, "--execution=graph")
     assert full[2:4] == half[2:4]
@@ -73,7 +75,9 @@ def test_memory_open_files_and_threads_do_not_grow_in_a_long_run(tmp_path: pathl
 
 
 @pytest.mark.slow
-def test_list_and_report_of_200000_records_fit_in_1_gib_of_memory(tmp_path: pathlib.Path) -> None:
+def test_listing_and_reporting_a_run_with_200000_records_needs_less_than_1_gib_of_memory(
+    tmp_path: pathlib.Path,
+) -> None:
     listed, report, size = _measure(tmp_path, "records", "--records=200000")
     assert max(listed[2], report[2]) < 1024
     assert size[2] < 1, "the curves of the report are thinned"

@@ -43,7 +43,9 @@ def _records(model_dir, split):
 
 
 @pytest.mark.slow
-def test_parameter_servers_reach_the_accuracy_of_one_device_and_count_each_update_once(tmp_path):
+def test_parameter_server_training_reaches_single_device_accuracy_and_counts_each_update_once(
+    tmp_path,
+):
     model_dir = tmp_path / "run"
     command = _command(
         model_dir,
@@ -126,7 +128,7 @@ def test_training_survives_lost_workers_and_resumes_after_a_lost_server_and_afte
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the signal is sent by Linux")
-def test_training_is_saved_when_its_launcher_is_killed(tmp_path):
+def test_training_saves_a_checkpoint_when_its_launcher_is_killed(tmp_path):
     model_dir = tmp_path / "run"
     command = _command(model_dir, "trainer.train_steps=100000", "trainer.checkpoint_interval=50")
     tool = ["-m", "official_lite.tools", "launch", "--workers=1", "--ps=1", "--"]
@@ -149,7 +151,7 @@ def test_training_is_saved_when_its_launcher_is_killed(tmp_path):
                 os.kill(pid, signal.SIGTERM)
 
 
-def test_missing_workers_and_parameter_servers_are_named_after_the_timeout(tmp_path):
+def test_error_after_the_timeout_names_missing_workers_and_parameter_servers(tmp_path):
     cluster = parameter_servers.Cluster(_command(tmp_path / "run"))
     chief = cluster.start("chief", OFFICIAL_LITE_CLUSTER_TIMEOUT="1")
     assert chief.wait() == errors.ExitCode.CLUSTER

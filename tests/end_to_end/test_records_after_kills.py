@@ -138,7 +138,9 @@ os.replace = replace_or_die
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("has_exporter", [True, False], ids=["exporter_and_hook", "two_hooks"])
-def test_best_checkpoints_of_two_metrics_survive_a_kill_during_an_export(tmp_path, has_exporter):
+def test_kill_during_a_best_checkpoint_export_damages_neither_of_two_best_checkpoints(
+    tmp_path, has_exporter
+):
     """One checkpoint is best by accuracy, and the other one by loss at a different step."""
     plugin = tmp_path / "kills_itself.py"
     plugin.write_text(KILLS_ITSELF)

@@ -84,7 +84,7 @@ def test_all_workers_together_train_on_each_record_once_per_epoch(
 
 
 @pytest.mark.parametrize(("pipelines", "pattern"), [(2, "part-[34]"), (3, "part-*")])
-def test_pipelines_without_a_resume_position_read_each_record_once_per_epoch(
+def test_input_pipelines_that_cannot_resume_read_each_record_once_per_epoch(
     unequal_files, pipelines, pattern
 ):
     streams = [

@@ -167,7 +167,7 @@ class _TakesAnything(LineTask):
 
 
 @pytest.mark.parametrize("task_cls", [LineTask, _Ignores, _TakesAnything])
-def test_warning_is_logged_only_for_a_task_that_gives_each_replica_a_global_batch(
+def test_task_that_gives_each_replica_a_whole_global_batch_logs_a_warning(
     experiment: Callable[..., Any],
     make_trainer: Callable[..., Any],
     two_replicas: Any,

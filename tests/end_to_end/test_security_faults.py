@@ -37,9 +37,10 @@ from official_lite.data import file_reading
 from official_lite.modeling import model_export
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.orbit.hooks import keras_callback
+from official_lite.run import run_record
 from official_lite.search import storage, worker
 from official_lite.tools import __main__ as tools
-from tests import commands
+from tests import commands, row_files
 
 ROOT = pathlib.Path(__file__).parents[2]
 DIGITS = "vision/digits_mlp"
@@ -280,6 +281,36 @@ def test_safe_config_refuses_an_xla_cache_directory(tmp_path: pathlib.Path) -> N
         pipeline.RunPipeline(params, "train", str(tmp_path / "run"))
 
 
+@pytest.mark.parametrize("directory", OUTSIDE)
+def test_safe_config_refuses_to_predict_into_a_directory_outside_the_model_directory(
+    directory: str, tmp_path: pathlib.Path
+) -> None:
+    run, outside = tmp_path / "run", tmp_path / "outside"
+    params = _parse(safe_config=True, set=[f"prediction.output_dir={directory}"])
+    with pytest.raises(errors.ConfigError, match="is outside the model directory"):
+        pipeline.RunPipeline(params, "predict", str(run)).run()
+    assert not outside.exists()
+    # The directory on the command line of the user is allowed.
+    params = _parse(safe_config=True, prediction_output_dir=str(outside))
+    assert run_record.predictions_dir(params, str(run)) == str(outside)
+
+
+def test_safe_config_refuses_to_write_a_schema_outside_the_model_directory(
+    tmp_path: pathlib.Path,
+) -> None:
+    written = tmp_path / "schema.json"
+    data = {
+        "source": "parquet",
+        "input_path": str(row_files.write("parquet", tmp_path / "data")),
+        "schema": str(written),
+        "global_batch_size": 8,
+    }
+    params = _parse(safe_config=True).replace(task={"train_data": data})
+    with pytest.raises(errors.ConfigError, match="would be written outside the model directory"):
+        pipeline.RunPipeline(params, "train", str(tmp_path / "run")).run()
+    assert not written.exists()
+
+
 def test_train_command_with_safe_config_rejects_configs_that_run_code(
     plugin: pathlib.Path, mark: pathlib.Path
 ) -> None:
@@ -395,7 +426,7 @@ def test_keras_file_is_refused_as_a_checkpoint_without_being_opened(
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
-def test_keras_load_model_refuses_code_in_a_model_file(
+def test_keras_load_model_refuses_to_run_code_in_a_model_file(
     lambda_file: pathlib.Path, mark: pathlib.Path
 ) -> None:
     with pytest.raises(ValueError, match=r"unsafe|disallowed"):
@@ -445,7 +476,7 @@ def _uses(tree: ast.AST) -> Iterator[str]:
 _OF_OWN_FILES = {"checked_export.py: load_model"}
 
 
-def test_package_sources_use_no_pickle_and_no_archive_extraction() -> None:
+def test_package_source_code_uses_no_pickle_and_extracts_no_archives() -> None:
     sources = [*(ROOT / "official_lite").rglob("*.py"), ROOT / "train.py"]
     forbidden = _FORBIDDEN_MODULES | _FORBIDDEN_NAMES
     found = {
@@ -539,7 +570,7 @@ def test_removing_a_symlink_in_a_run_keeps_its_target(
     assert (precious / "file").exists()
 
 
-def test_only_the_files_module_removes_directories_recursively() -> None:
+def test_directories_are_removed_recursively_in_a_single_module_of_the_package() -> None:
     found = [
         path.name
         for path in (ROOT / "official_lite").rglob("*.py")

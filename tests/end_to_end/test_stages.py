@@ -85,7 +85,7 @@ def test_invalid_stage_is_refused_before_anything_is_written(
 
 
 @pytest.mark.slow
-def test_only_one_of_two_workers_writes_metrics_and_logs(tmp_path: pathlib.Path) -> None:
+def test_only_the_chief_of_two_workers_writes_metrics_and_logs(tmp_path: pathlib.Path) -> None:
     config = SHORT + STAGES + "runtime: {distribution_strategy: multi_worker_mirrored}\n"
     command = _command(tmp_path, config, mode="train_and_eval")
     hosts = [f"localhost:{portpicker.pick_unused_port()}" for _ in range(2)]

@@ -281,7 +281,7 @@ def test_evaluation_uses_the_checkpoint_before_a_damaged_one_and_moves_no_files(
 
 
 @pytest.mark.slow
-def test_run_that_skips_a_damaged_checkpoint_equals_an_uninterrupted_one(
+def test_run_resumed_from_the_checkpoint_before_a_damaged_one_equals_an_uninterrupted_run(
     run: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     _flip(run / f"ckpt-30.{DATA}")
@@ -309,7 +309,7 @@ def test_run_with_only_damaged_checkpoints_is_refused_and_keeps_its_files(
     [b"garbage", b"", None, b"\xff\xfe\x00", b'model_checkpoint_path: "../outside/ckpt-99"\n'],
     ids=["garbage", "empty", "missing", "not utf-8", "outside"],
 )
-def test_training_resumes_whatever_the_checkpoint_state_file_contains(
+def test_training_resumes_from_the_latest_checkpoint_whatever_the_checkpoint_state_file_contains(
     run: pathlib.Path, log_as_train_py_does: None, content: bytes | None
 ) -> None:
     outside = run.parent / "outside"
@@ -340,7 +340,7 @@ def test_latest_checkpoint_is_chosen_by_step_and_not_by_time(
     assert _checkpoints(run) == [20, 30, 40]
 
 
-def test_commit_file_describes_its_run_and_is_below_2_percent_of_checkpoint_size(
+def test_commit_file_describes_the_run_in_less_than_2_percent_of_the_checkpoint_size(
     run: pathlib.Path,
 ) -> None:
     said = json.loads((run / "ckpt-30.commit.json").read_text())
@@ -365,7 +365,7 @@ def test_checkpoint_of_a_different_optimizer_is_refused_even_with_allow_config_c
     assert _contents(run) == before
 
 
-def test_metrics_that_do_not_fit_on_a_full_disk_are_lost_with_a_warning(
+def test_training_on_a_full_disk_loses_metrics_with_a_warning_but_continues(
     small_disk: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = small_disk / "metrics.json"
@@ -439,7 +439,7 @@ _TOOL = ["-m", "official_lite.tools"]
         ([*_SEARCH, "--set=search.storage=sqlite:///DISK/study.db"], 150_000, "database|DISK/run"),
     ],
 )
-def test_full_disk_is_reported_for_every_kind_of_file_and_the_command_can_be_repeated(
+def test_command_that_fails_on_a_full_disk_reports_it_and_can_be_repeated(
     tmp_path: pathlib.Path, command: list[str], room: int, file: str
 ) -> None:
     with _disk(tmp_path / "disk", "4m") as disk:

@@ -103,7 +103,7 @@ def test_mirrored_and_multi_worker_training_have_the_same_losses_as_one_device(
 
 
 @pytest.mark.slow
-def test_aggregated_logs_of_an_evaluation_cover_the_examples_of_all_workers(
+def test_aggregate_logs_of_an_evaluation_receives_the_examples_of_all_workers(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "aggregated.py").write_text(AGGREGATED)

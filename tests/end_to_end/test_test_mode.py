@@ -186,7 +186,7 @@ def test_test_mode_reads_test_data_even_if_build_inputs_ignores_its_params(run) 
     assert task.task_config.validation_data.split == "validation"
 
 
-def test_test_mode_evaluates_the_best_checkpoint_kept_by_a_hook(tmp_path) -> None:
+def test_test_mode_evaluates_the_best_checkpoint_that_a_hook_has_saved(tmp_path) -> None:
     hook = {"name": "best_checkpoint", "metric": "validation_loss", "directory": "kept"}
     params = _experiment(trainer={**NO_BEST, "hooks": [hook]})
     _run(params, "train_and_eval", tmp_path)
@@ -229,7 +229,7 @@ def test_test_mode_evaluates_init_checkpoint_in_an_empty_model_directory(trained
     assert dict(_run(params, "test", tmp_path / "new")) == _expected(trained / "best_ckpt")
 
 
-def test_phase_can_test_the_best_checkpoint_of_an_earlier_phase(tmp_path) -> None:
+def test_best_checkpoint_of_an_earlier_phase_can_be_tested_in_a_later_phase(tmp_path) -> None:
     phases = [
         {"name": "learn", "mode": "train_and_eval"},
         {"name": "judge", "mode": "test", "init_from": "learn/best_ckpt"},

@@ -66,7 +66,7 @@ def test_each_evaluation_is_recorded_with_its_step(finished_run: pathlib.Path) -
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("record", ["config_file=params.yaml", "gin_file=operative_config"])
-def test_recorded_yaml_or_gin_config_reproduces_the_run_bit_for_bit(
+def test_run_started_from_a_recorded_yaml_or_gin_config_reproduces_the_original_bit_for_bit(
     finished_run: pathlib.Path, tmp_path: pathlib.Path, record: str
 ) -> None:
     flag, _, name = record.partition("=")
@@ -113,7 +113,7 @@ def test_tensorboard_events_are_written_without_tensorboard_installed(
 
 
 @pytest.mark.slow
-def test_training_on_a_terminal_shows_fewer_than_40_lines_and_a_moving_progress_bar(
+def test_training_in_a_terminal_prints_fewer_than_40_lines_and_updates_a_progress_bar(
     tmp_path,
 ) -> None:
     command = [sys.executable, "train.py", "--experiment=vision/digits_cnn", "--mode=train"]

@@ -238,7 +238,7 @@ def test_auto_execution_runs_no_step_of_a_loop_that_cannot_be_traced(
         np.testing.assert_array_equal(one, other)
 
 
-def test_auto_execution_compares_modes_although_the_config_sets_allow_tpu_summary(
+def test_auto_execution_benchmarks_modes_even_if_allow_tpu_summary_is_set(
     experiment, make_trainer, monkeypatch
 ) -> None:
     params = experiment(trainer={"allow_tpu_summary": True})
@@ -271,7 +271,7 @@ def test_resumed_run_uses_the_recorded_execution_mode(experiment, make_task, tmp
     assert params.runtime.execution == "auto"
 
 
-def test_configured_execution_mode_takes_precedence_over_the_recorded_mode(
+def test_execution_mode_in_the_config_takes_precedence_over_the_recorded_mode(
     experiment, make_task, tmp_path
 ) -> None:
     (tmp_path / "execution.json").write_text("damaged")
@@ -298,7 +298,7 @@ def test_short_training_run_writes_no_execution_record(experiment, make_task, tm
     assert not (tmp_path / "execution.json").exists()
 
 
-def test_training_pass_by_pass_in_a_recorded_execution_mode_reads_each_batch_once(
+def test_several_train_calls_in_a_recorded_execution_mode_read_each_batch_once(
     experiment, make_task, tmp_path
 ) -> None:
     record = {"execution": "graph", "reason": "XLA failed", "train_steps": 8}
@@ -338,7 +338,7 @@ def test_recorded_execution_mode_that_two_replicas_do_not_support_is_replaced_by
         {"optimizer_config": {"optimizer": {"type": "adam", "adam": {"lazy_rows": True}}}},
     ],
 )
-def test_recorded_execution_mode_that_the_changed_config_rules_out_is_replaced_by_graph(
+def test_recorded_execution_mode_that_the_changed_config_excludes_is_replaced_by_graph(
     experiment, make_trainer, tmp_path, trainer_config
 ) -> None:
     execution_record.save(dataclasses.replace(MEASURED, train_steps=4), str(tmp_path))
@@ -347,7 +347,7 @@ def test_recorded_execution_mode_that_the_changed_config_rules_out_is_replaced_b
     assert found.execution == trainer.execution == "graph"
 
 
-def test_longer_run_ignores_an_execution_mode_recorded_without_a_comparison(
+def test_longer_run_ignores_an_execution_mode_that_a_short_run_recorded_without_a_benchmark(
     experiment, make_trainer, tmp_path
 ) -> None:
     record = execution_record.ExecutionRecord(
@@ -361,7 +361,7 @@ def test_longer_run_ignores_an_execution_mode_recorded_without_a_comparison(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("evaluates", "mode"), [(True, "xla_loop"), (False, "graph")])
-def test_auto_execution_selects_xla_for_full_evaluations_only_if_the_run_evaluates(
+def test_auto_execution_compiles_evaluations_over_all_data_only_if_the_run_evaluates(
     experiment, make_trainer, tmp_path, monkeypatch, evaluates, mode
 ) -> None:
     params = experiment(trainer={"validation_steps": -1, "validation_interval": 1})
@@ -456,7 +456,7 @@ class UnevenTask(LineTask):
         )
 
 
-def test_many_batch_sizes_make_auto_execution_choose_graph_and_log_one_warning_only_under_xla(
+def test_data_with_many_batch_sizes_run_in_graph_mode_under_auto_and_log_one_warning_under_xla(
     experiment, make_trainer, monkeypatch, caplog
 ) -> None:
     # A benchmark on a busy machine reaches only a few sizes.
@@ -623,7 +623,7 @@ def test_trainer_used_without_a_runner_trains_the_same_weights_as_a_run_in_the_s
         np.testing.assert_array_equal(one, other)
 
 
-def test_choose_execution_raises_after_training_or_with_train_false(
+def test_choosing_an_execution_mode_after_training_or_without_training_raises(
     experiment, make_trainer
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=EndlessTask)

@@ -122,7 +122,7 @@ def test_xla_replica_step_updates_the_metrics_passed_at_its_construction(
     assert float(trainer.train_metrics[0].result()) > 0
 
 
-def test_steps_repeated_after_the_loss_of_a_worker_are_not_counted_by_any_optimizer_of_a_group():
+def test_no_optimizer_counts_the_steps_that_are_repeated_after_the_loss_of_a_worker():
     weights = [keras.Variable([1.0], name="kernel"), keras.Variable([1.0], name="bias")]
     groups = [keras.optimizers.SGD(0.1), keras.optimizers.Adam(0.1), keras.optimizers.SGD(0.1)]
     optimizer = keras.optimizers.MultiOptimizer(
@@ -199,7 +199,7 @@ class Minimal(base_trainer._AsyncTrainer):
         raise NotImplementedError
 
 
-def test_trainer_without_a_parameter_server_strategy_has_no_coordinator() -> None:
+def test_trainer_creates_no_coordinator_without_a_parameter_server_strategy() -> None:
     trainer = Minimal()
     trainer.join()
     # The Model Garden uses this attribute name.
@@ -257,7 +257,7 @@ def test_each_parameter_server_worker_reads_its_own_share_of_the_data(tmp_path):
         assert max(map(own.count, share)) - min(map(own.count, share)) <= 1
 
 
-def test_parameter_server_shares_the_data_of_inputs_that_take_any_keyword_argument():
+def test_parameter_server_workers_share_data_even_if_build_inputs_takes_any_keyword_argument():
     def build_inputs(params, **kwargs):
         context = kwargs["input_context"]
         numbers = tf.data.Dataset.range(params)

@@ -29,14 +29,14 @@ def test_stateful_random_ops_are_reported_as_not_repeatable(draw):
     assert len(_find(draw)) == 1
 
 
-def test_random_generator_outside_the_model_is_reported_as_not_repeatable():
+def test_random_numbers_of_a_generator_outside_the_checkpoint_are_reported_as_not_repeatable():
     generator = keras.random.SeedGenerator(1, name="mine")
     names = _find(lambda: keras.random.normal([2], seed=generator))
     assert names == ["mine/seed_generator_state"]
 
 
 @pytest.mark.parametrize("kind", [keras.random.SeedGenerator, tf.random.Generator.from_seed])
-def test_random_generator_saved_in_the_checkpoint_is_repeatable(kind):
+def test_random_numbers_of_a_generator_saved_in_the_checkpoint_are_repeatable(kind):
     generator = kind(1)
     state = generator.state
 

@@ -134,7 +134,7 @@ def test_strategy_that_virtual_replicas_do_not_support_raises(
         orbit.hooks.StochasticWeightAveraging(start_step=0, every_n_steps=5),
     ],
 )
-def test_hook_that_runs_its_own_steps_with_virtual_replicas_raises_before_training(
+def test_hook_that_runs_steps_itself_is_refused_with_virtual_replicas_before_training(
     tmp_path: pathlib.Path, hook: orbit.Hook
 ) -> None:
     params = exp_factory.get_exp_config("tests/elastic")
@@ -283,7 +283,7 @@ class NestedLogsHook(orbit.GraphHook):
         self.num_labels.assign_add(tf.shape(groups["labels"])[0])
 
 
-def test_nested_logs_of_virtual_replicas_are_merged_like_those_at_the_top() -> None:
+def test_nested_logs_of_virtual_replicas_are_merged_like_logs_that_are_not_nested() -> None:
     params = exp_factory.get_exp_config("tests/elastic")
     trainer = _create_trainer(params, NestedLogsTask(params.task), evaluate=False)
     hook = NestedLogsHook()

@@ -1,4 +1,3 @@
-import json
 import pathlib
 
 import numpy as np
@@ -7,7 +6,7 @@ import tensorflow as tf
 
 from experiments.vision.digits import configs, data, task
 from official_lite.common import errors
-from tests import commands
+from tests.experiments import evaluations
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -34,7 +33,7 @@ def test_only_equal_seeds_give_the_same_first_batch() -> None:
     assert not np.array_equal(first_batch(1), first_batch(2))
 
 
-def test_shift_moves_images_by_at_most_max_shift() -> None:
+def test_random_shift_moves_images_by_at_most_max_shift_pixels() -> None:
     plain = _data(max_shift=0, is_training=False, global_batch_size=1437)
     shifted = _data(max_shift=1, is_training=False, global_batch_size=1437)
     before, _ = next(iter(data.build_dataset(plain)))
@@ -63,11 +62,8 @@ def test_model_maps_images_to_float32_logits(factory) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "accuracy"), [("digits_cnn", 0.98), ("digits_mlp", 0.95)])
-def test_experiment_reaches_the_accuracy_of_its_readme(
+def test_digits_experiment_reaches_the_accuracy_in_its_readme(
     tmp_path: pathlib.Path, name: str, accuracy: float
 ) -> None:
-    command = ["train.py", f"--experiment=vision/{name}", "--mode=train_and_eval"]
-    assert commands.run([*command, f"--model_dir={tmp_path}"]).returncode == 0
-    lines = (tmp_path / "metrics.json").read_text().splitlines()
-    records = [r for r in map(json.loads, lines) if r["split"] == "validation"]
-    assert records[-1]["accuracy"] >= accuracy
+    evaluations.train_by_command(f"vision/{name}", tmp_path)
+    assert evaluations.validations(tmp_path)[-1]["accuracy"] >= accuracy

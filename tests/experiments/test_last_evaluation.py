@@ -58,13 +58,13 @@ ELSEWHERE = {
 }
 
 
-def test_every_experiment_has_a_test_of_its_final_evaluation() -> None:
+def test_every_experiment_is_tested_for_equal_final_and_eval_mode_metrics() -> None:
     assert TASKS.keys() | ELSEWHERE == set(NAMES)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
-def test_final_evaluation_gives_the_same_metrics_as_mode_eval(
+def test_final_evaluation_after_training_gives_the_same_metrics_as_eval_mode(
     name: str, tmp_path: pathlib.Path
 ) -> None:
     params = exp_factory.get_exp_config(name)

@@ -88,7 +88,7 @@ def test_layer_choice_without_a_fixed_architecture_has_all_candidates_in_order()
         (lambda: _twice_with_other_options(), "the label 'op'"),
     ],
 )
-def test_invalid_choice_raises_an_error_naming_its_label(make: Any, named: str) -> None:
+def test_error_for_an_invalid_architecture_choice_names_its_label(make: Any, named: str) -> None:
     with pytest.raises(errors.ConfigValueError, match=named):
         make()
 
@@ -102,7 +102,7 @@ def _twice_with_other_options() -> None:
 @pytest.mark.parametrize(
     ("outer", "inner"), [("block", "linear"), ("block", "skip"), ("skip", "relu")]
 )
-def test_inner_choice_needs_a_value_only_if_the_outer_choice_selects_its_candidate(
+def test_nested_layer_choice_needs_a_value_only_if_the_outer_choice_selects_its_candidate(
     outer: str, inner: str
 ) -> None:
     candidates = {"block": lambda: _layer_choice("inner"), "skip": keras.layers.Identity}
@@ -187,7 +187,7 @@ def test_fixed_repeat_creates_as_many_blocks_as_its_depth(depth: int) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-def test_option_of_an_unfixed_repeat_applies_the_first_blocks_up_to_its_depth(
+def test_searchable_repeat_applies_as_many_blocks_as_the_chosen_depth(
     depth: int,
 ) -> None:
     choice = nas.Repeat(lambda index: keras.layers.Dense(4), (1, 3), label="depth")
@@ -215,7 +215,7 @@ def test_written_architectures_are_read_back_and_build_their_models(tmp_path: pa
         assert not [layer for layer in model.layers if isinstance(layer, nas.Choice)]
 
 
-def test_fixed_arch_no_longer_applies_after_an_error_in_its_context() -> None:
+def test_fixed_architecture_does_not_apply_after_its_context_ended_with_an_error() -> None:
     with pytest.raises(ZeroDivisionError), nas.fixed_arch({"op": "skip"}):
         raise ZeroDivisionError
     assert isinstance(_layer_choice(), nas.LayerChoice)

@@ -77,7 +77,7 @@ def test_stateless_embedding_call_uses_the_weights_passed_to_it() -> None:
     assert rows.numpy().tolist() == [[1.0, 1.0], [1.0, 1.0]]
 
 
-def test_layer_with_the_hard_sigmoid_of_keras_2_keeps_it_when_it_is_copied() -> None:
+def test_hard_sigmoid_of_keras_2_is_preserved_when_its_layer_is_rebuilt_from_its_config() -> None:
     activation = keras.layers.Activation(keras2.backend.hard_sigmoid)
     x = tf.constant([-4.0, 1.0, 4.0])
     layers = [activation, keras.layers.Activation.from_config(activation.get_config())]

@@ -58,7 +58,7 @@ class Remembers(keras2.Layer):
         return inputs
 
 
-def test_entries_that_a_layer_adds_to_a_dictionary_argument_reach_the_caller() -> None:
+def test_caller_sees_entries_that_a_keras2_layer_adds_to_its_dictionary_argument() -> None:
     cache: dict = {"seen": {}}
     Remembers()(3.0, cache)
     assert cache["seen"]["inputs"].numpy() == 3.0
@@ -121,7 +121,7 @@ class Halves(keras2.Keras2Habits, keras.layers.Dense):
         return super().call(inputs) / 2
 
 
-def test_keras2_habits_mixin_works_with_a_subclass_of_keras_dense() -> None:
+def test_keras_2_mixin_can_be_combined_with_a_subclass_of_keras_dense() -> None:
     layer = Halves(2, kernel_initializer="ones", name="a/b")
     np.testing.assert_array_equal(layer(tf.ones([1, 4])), [[2.0, 2.0]])
 
@@ -142,7 +142,7 @@ class Functional(keras2.Keras2Habits, keras.Model):
 
 
 @pytest.mark.parametrize("cls", [Functional, Doubles])
-def test_keras2_habits_mixin_works_with_functional_and_subclassed_models(cls) -> None:
+def test_keras_2_mixin_can_be_combined_with_functional_and_subclassed_models(cls) -> None:
     model = cls(3, name="a/b")
     assert hasattr(model, "inputs") == (cls is Functional)
     model.inputs = {"x": keras.Input((2,))}

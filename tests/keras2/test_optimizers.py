@@ -287,7 +287,7 @@ def save_keras2_run(path: str, slots: list[str]) -> str:
 
 
 @pytest.mark.parametrize("start", ["resumed", "warm"])
-def test_keras2_adam_continues_a_keras_2_run_with_the_hyperparameters_of_the_config(
+def test_keras2_adam_resumes_a_keras_2_checkpoint_with_the_hyperparameters_of_the_config(
     start, tmp_path
 ) -> None:
     slots = ["m/head/kernel", "m/head/bias", "v/head/kernel", "v/head/bias"]

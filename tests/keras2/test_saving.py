@@ -141,7 +141,9 @@ def test_keras2_checkpoint_saves_and_restores_a_model(tmp_path) -> None:
     keras2.Checkpoint(model=other).restore(None)
 
 
-def test_saving_after_the_restore_of_a_keras_2_checkpoint_continues_its_numbers(tmp_path) -> None:
+def test_checkpoint_saved_after_restoring_a_keras_2_checkpoint_has_the_next_number(
+    tmp_path,
+) -> None:
     layer = tf.train.Checkpoint(kernel=tf.Variable([[3.0]], name="dense/kernel"))
     saved = tf.train.Checkpoint(model=tf.train.Checkpoint(**{"layer_with_weights-0": layer}))
     for _ in range(2):

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import logging
 
 from tests import rounding
 
@@ -47,6 +48,14 @@ def copy_on_each(variable: keras.Variable) -> list[np.ndarray]:
 
 def _gradients(row: tf.Tensor) -> list[tf.Tensor]:
     return [tf.tensordot(row, row, 0), 3.0 * row]
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the list to which the warnings of the test are added."""
+    messages: list[str] = []
+    monkeypatch.setattr(logging, "warning", lambda text, *args: messages.append(text % args))
+    return messages
 
 
 @pytest.fixture

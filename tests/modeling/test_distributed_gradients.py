@@ -7,7 +7,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import logging
 
 from official_lite.modeling import distributed_gradients
 from official_lite.modeling.distributed_gradients import make_distributed
@@ -121,13 +120,6 @@ def test_make_distributed_returns_its_argument_and_does_not_change_its_config() 
     assert optimizer.get_config() == config
     restored = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert type(restored) is keras.optimizers.SGD
-
-
-@pytest.fixture
-def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    messages: list[str] = []
-    monkeypatch.setattr(logging, "warning", lambda text, *args: messages.append(text % args))
-    return messages
 
 
 def test_variables_without_gradients_are_skipped_with_one_warning(warnings: list[str]) -> None:

@@ -81,14 +81,16 @@ def test_embedding_row_lookups_on_two_replicas_match_keras(
         np.testing.assert_array_equal(one, expected)
 
 
-def test_stateless_call_looks_up_rows_in_the_table_passed_to_it() -> None:
+def test_stateless_embedding_call_looks_up_rows_in_the_table_passed_to_it() -> None:
     model = _model()
     embedding_lookups.read_rows_only(model)
     rows, _ = model.stateless_call([tf.ones((4, 2))], [], tf.constant(IDS))
     np.testing.assert_array_equal(rows, np.ones((2, 3, 2)))
 
 
-def test_model_changed_by_read_rows_only_can_be_exported_and_supports_lora(tmp_path: Any) -> None:
+def test_model_that_reads_single_embedding_rows_can_be_exported_and_supports_lora(
+    tmp_path: Any,
+) -> None:
     model = _model()
     embedding_lookups.read_rows_only(model)
     model.export(tmp_path / "model", verbose=False)
@@ -99,7 +101,7 @@ def test_model_changed_by_read_rows_only_can_be_exported_and_supports_lora(tmp_p
     assert [gradient is None for gradient in gradients] == [False, False]
 
 
-def test_read_rows_only_does_not_change_subclassed_embeddings() -> None:
+def test_subclassed_embeddings_are_not_replaced_by_single_row_lookups() -> None:
     class Doubled(keras.layers.Embedding):
         def call(self, inputs: Any) -> Any:
             return 2.0 * super().call(inputs)
@@ -111,7 +113,7 @@ def test_read_rows_only_does_not_change_subclassed_embeddings() -> None:
     np.testing.assert_array_equal(model(tf.constant(IDS)), expected)
 
 
-def test_tables_returns_the_trainable_embeddings_of_a_model() -> None:
+def test_only_trainable_embeddings_of_a_model_are_found_as_embedding_tables() -> None:
     layers = [keras.layers.Embedding(2**18, 16), keras.layers.Embedding(10, 2)]
     frozen = keras.layers.Embedding(10, 2, trainable=False)
     ids = keras.Input((3,), dtype="int32")

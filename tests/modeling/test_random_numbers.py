@@ -118,7 +118,7 @@ def test_random_numbers_that_xla_draws_differently_log_one_warning(
     assert caplog.text.count("XLA draws different random numbers") == num_warnings
 
 
-def test_layer_that_xla_computes_wrongly_is_refused_in_xla_mode() -> None:
+def test_layer_whose_xla_results_are_wrong_is_refused_in_xla_mode() -> None:
     with pytest.raises(errors.ConfigValueError, match=r"random_crop.*graph"):
         _trained("xla", CropTask)
     assert "random_crop" in str(modes.why_not_xla(_trained("graph", CropTask)))

@@ -66,6 +66,14 @@ def _assert_close(got: list[np.ndarray], expected: list[np.ndarray]) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
+def _train_both_ways(experiment, tmp_path, steps: int = 4, **kwargs: Any) -> list[np.ndarray]:
+    """Require that training with rematerialization gives the same weights, and return them."""
+    plain = _weights(experiment, tmp_path / "plain", steps, [], **kwargs)
+    recomputed = _weights(experiment, tmp_path / "remat", steps, ["block"], **kwargs)
+    _assert_close(recomputed, plain)
+    return recomputed
+
+
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("execution", "num_replicas"),
@@ -74,10 +82,8 @@ def _assert_close(got: list[np.ndarray], expected: list[np.ndarray]) -> None:
 def test_rematerialization_does_not_change_the_trained_weights(
     experiment, tmp_path, two_replicas, execution, num_replicas
 ) -> None:
-    options = {"execution": execution, "strategy": two_replicas if num_replicas == 2 else None}
-    plain = _weights(experiment, tmp_path / "plain", 4, [], **options)
-    recomputed = _weights(experiment, tmp_path / "remat", 4, ["block"], **options)
-    _assert_close(recomputed, plain)
+    strategy = two_replicas if num_replicas == 2 else None
+    _train_both_ways(experiment, tmp_path, execution=execution, strategy=strategy)
 
 
 @pytest.mark.sample(1)
@@ -102,9 +108,7 @@ def test_rematerialized_recurrent_layer_may_carry_states_from_batch_to_batch(
             states = keras.layers.SimpleRNN(3, stateful=True, name="block_1")(steps)
             return keras.Model(inputs, keras.layers.Dense(1)(states))
 
-    plain = _weights(experiment, tmp_path / "plain", 4, [], task_cls=RecurrentTask)
-    recomputed = _weights(experiment, tmp_path / "remat", 4, ["block"], task_cls=RecurrentTask)
-    _assert_close(recomputed, plain)
+    _train_both_ways(experiment, tmp_path, task_cls=RecurrentTask)
 
 
 class Inner(keras.layers.Layer):
@@ -139,16 +143,14 @@ def _as_ragged(x: tf.Tensor) -> tf.RaggedTensor:
 
 
 @pytest.mark.parametrize("is_direct", [False, True])
-def test_rematerialized_layer_may_take_ragged_tensors_and_return_none(
+def test_rematerialized_layer_may_receive_ragged_tensors_and_return_none(
     experiment, tmp_path, is_direct
 ) -> None:
     class InnerTask(BlocksTask):
         def build_model(self) -> keras.Model:
             return Outer(is_direct)
 
-    plain = _weights(experiment, tmp_path / "plain", 4, [], task_cls=InnerTask)
-    recomputed = _weights(experiment, tmp_path / "remat", 4, ["block"], task_cls=InnerTask)
-    _assert_close(recomputed, plain)
+    _train_both_ways(experiment, tmp_path, task_cls=InnerTask)
 
 
 class WithSpareWeight(keras.layers.Dense):
@@ -171,9 +173,7 @@ def test_unused_weights_do_not_decay_with_rematerialization(
 
     adamw = {"optimizer": {"type": "adamw", "adamw": {"weight_decay_rate": 0.1}}}
     options = {"execution": execution, "task_cls": SpareTask, "optimizer_config": adamw}
-    plain = _weights(experiment, tmp_path / "plain", 4, [], **options)
-    recomputed = _weights(experiment, tmp_path / "remat", 4, ["block"], **options)
-    _assert_close(recomputed, plain)
+    recomputed = _train_both_ways(experiment, tmp_path, **options)
     assert [weight.tolist() for weight in recomputed].count([1.0, 1.0, 1.0]) == 1
 
 
@@ -260,7 +260,7 @@ class QuantizedTask(BlocksTask):
 
 # Keras triggers this warning when it quantizes.
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_quantized_layer_with_lora_is_recomputed_and_trains_as_without_recomputation(
+def test_rematerializing_a_quantized_layer_with_lora_does_not_change_its_training(
     experiment, tmp_path
 ) -> None:
     params = experiment(trainer={"train_steps": 1})
@@ -271,8 +271,4 @@ def test_quantized_layer_with_lora_is_recomputed_and_trains_as_without_recomputa
         loss = tf.reduce_sum(model(tf.ones([1, 4]), training=True))
     tape.gradient(loss, model.trainable_variables)
     assert QuantizedTask.calls == 2
-    plain, recomputed = (
-        _weights(experiment, tmp_path / name, 3, patterns, task_cls=QuantizedTask)
-        for name, patterns in (("plain", []), ("remat", ["block"]))
-    )
-    _assert_close(recomputed, plain)
+    _train_both_ways(experiment, tmp_path, 3, task_cls=QuantizedTask)

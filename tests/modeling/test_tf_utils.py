@@ -40,7 +40,7 @@ def test_get_shape_list_raises_for_a_tensor_of_an_unexpected_rank():
         tf_utils.get_shape_list(tf.ones([3]), expected_rank=2, name="x")
 
 
-def test_safe_mean_of_no_elements_is_zero():
+def test_safe_mean_of_an_empty_tensor_is_zero():
     assert tf_utils.safe_mean(tf.constant([1.0, 3.0])) == 2.0
     assert tf_utils.safe_mean(tf.zeros([0])) == 0.0
 

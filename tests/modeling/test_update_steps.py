@@ -174,7 +174,7 @@ def test_embedding_row_update_equals_the_dense_update_of_keras(
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", WHOLE)
-def test_update_of_whole_variables_equals_the_update_of_keras(
+def test_dense_optimizer_update_equals_the_update_of_keras(
     name: str, two_replicas: tf.distribute.Strategy
 ) -> None:
     def ours() -> Any:
@@ -242,7 +242,7 @@ def test_lazy_rows_are_refused_if_the_update_must_be_dense(
         _Run(lambda: make_distributed(optimizer_fn(), lazy_rows=True), jit_compile=jit_compile)
 
 
-def test_batch_without_tokens_updates_the_table_like_keras() -> None:
+def test_batch_without_tokens_updates_an_embedding_table_like_keras() -> None:
     no_tokens = np.zeros([1, 2, 0], np.int64)
     run = _Run(lambda: make_distributed(BY_ROWS["adagrad"]()), batches=no_tokens)
     _assert_equal(run, _Run(BY_ROWS["adagrad"], batches=no_tokens, is_dense=True))
@@ -277,7 +277,7 @@ def test_gradient_transformers_get_dense_gradients_and_observers_get_each_row_on
     assert not any(isinstance(gradient, tf.IndexedSlices) for gradient in seen)
 
 
-def test_adam_in_float64_equals_keras_bit_for_bit() -> None:
+def test_float64_adam_update_equals_the_keras_update_bit_for_bit() -> None:
     ours = _Run(lambda: make_distributed(WHOLE["adam"]()), shapes=SHAPES, dtype="float64")
     plain = _Run(WHOLE["adam"], shapes=SHAPES, dtype="float64", is_dense=True)
     for one, other in zip(ours.values, plain.values, strict=True):
@@ -286,7 +286,7 @@ def test_adam_in_float64_equals_keras_bit_for_bit() -> None:
 
 @pytest.mark.parametrize("lazy_rows", [False, True])
 @pytest.mark.parametrize("name", ["adam", "amsgrad", "adamw"])
-def test_bfloat16_weights_take_the_steps_of_float32_weights(name: str, lazy_rows: bool) -> None:
+def test_adam_updates_bfloat16_weights_like_float32_weights(name: str, lazy_rows: bool) -> None:
     def train(dtype: str) -> list[np.ndarray]:
         optimizer = make_distributed(LAZY[name](), lazy_rows=lazy_rows)
         return _Run(lambda: optimizer, shapes=SHAPES, dtype=dtype).values[: len(SHAPES)]

@@ -74,7 +74,7 @@ def _scaled_loss(toy_task, factor):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("order", ["first", "second", "finite_difference"])
-def test_alpha_learns_in_float16_from_a_loss_whose_gradients_are_tiny(
+def test_alpha_is_trained_in_float16_even_if_its_gradients_underflow_without_loss_scaling(
     order, experiment, make_trainer, toy_task
 ) -> None:
     found = []
@@ -184,7 +184,7 @@ def test_proxyless_samples_paths_according_to_alpha(experiment, make_trainer) ->
     assert trainer.export() == {"first": "linear", "second": "linear"}
 
 
-def test_step_with_frozen_idle_paths_changes_only_the_sampled_candidate(
+def test_search_step_with_freeze_idle_changes_only_the_weights_of_the_sampled_candidate(
     experiment, make_trainer
 ) -> None:
     params = experiment("proxyless", trainer={"one_shot": {"idle_paths": "freeze"}})

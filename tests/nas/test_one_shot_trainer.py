@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import json
 import sys
@@ -46,7 +47,7 @@ def test_resuming_with_an_edited_arch_json_is_refused(experiment, run_toy, tmp_p
     assert latest.latest_checkpoint(str(found)).endswith("ckpt-8")
 
 
-def test_search_does_not_resume_with_its_options_in_another_order(
+def test_resuming_a_search_with_its_options_in_another_order_is_refused(
     experiment, run_toy, toy_task, make_ops, monkeypatch, tmp_path
 ) -> None:
     def search(steps):
@@ -119,7 +120,7 @@ def test_search_in_bfloat16_keeps_float32_alphas_and_finite_losses(
         assert {alpha.dtype for alpha in trainer.alphas} == {"float32"}
 
 
-def test_nonfinite_alpha_ends_a_search_like_a_nonfinite_weight(
+def test_nonfinite_alpha_ends_a_search_with_the_error_for_nonfinite_weights(
     experiment, run_toy, tmp_path
 ) -> None:
     def spoil(hook):
@@ -229,7 +230,7 @@ def test_history_of_a_search_that_starts_again_has_no_probabilities_of_discarded
     assert 3 not in steps
 
 
-def test_search_averages_weights_with_exact_statistics_of_the_batches_that_train_them(
+def test_architecture_search_can_use_stochastic_weight_averaging_and_precise_batch_norm(
     experiment, run_toy, tmp_path
 ) -> None:
     params = experiment("darts", task={"batch_norm": True})
@@ -244,7 +245,7 @@ def test_search_averages_weights_with_exact_statistics_of_the_batches_that_train
 @pytest.mark.parametrize(
     "divided", [{"grad_accum_steps": 2}, {"fit_memory": True}, {"virtual_replicas": 2}]
 )
-def test_trainer_of_a_search_trains_a_found_architecture_in_parts_like_a_plain_trainer(
+def test_search_trainer_trains_a_fixed_architecture_like_the_default_trainer(
     divided, experiment, make_trainer
 ) -> None:
     weights = []
@@ -276,7 +277,7 @@ def _model_and_optimizer(averages=False):
 
 
 @pytest.mark.parametrize("averages", [False, True])
-def test_frozen_idle_paths_keep_their_weights_optimizer_moments_and_moving_averages(
+def test_frozen_unsampled_paths_keep_their_weights_optimizer_moments_and_moving_averages(
     averages: bool,
 ) -> None:
     model, optimizer = _model_and_optimizer(averages)
@@ -332,7 +333,7 @@ def _with_tensorflow_variables(weights):
 
 
 @pytest.mark.parametrize("build", [_adafactor, _keras2_adam, _with_tensorflow_variables])
-def test_frozen_idle_paths_keep_optimizer_slots_of_any_shape_and_kind(build) -> None:
+def test_frozen_unsampled_paths_keep_optimizer_slots_of_any_shape_and_kind(build) -> None:
     model, _ = _model_and_optimizer()
     optimizer, slots = build(model.trainable_variables)
     idle = one_shot_trainer.IdlePaths(model, optimizer)
@@ -347,7 +348,9 @@ def test_frozen_idle_paths_keep_optimizer_slots_of_any_shape_and_kind(build) -> 
     assert optimizer.iterations.numpy() == 1
 
 
-def test_shared_weights_are_frozen_only_if_no_layer_on_the_path_uses_them(caplog) -> None:
+def test_weights_shared_between_paths_are_frozen_only_if_the_sampled_path_does_not_use_them(
+    caplog,
+) -> None:
     shared, outside = keras.layers.Dense(2), keras.layers.Dense(2)
     inputs = keras.Input((2,))
     x = inputs
@@ -427,7 +430,7 @@ def _records(directory, num_files, num_rows=20):
     ("kind", "num_files"),
     [("arrays", 1), ("records", 1), ("records", 5), ("records", 70), ("rows", 5), ("rows", 70)],
 )
-def test_halves_have_the_same_examples_in_every_epoch_also_after_a_resume(
+def test_search_data_are_split_into_the_same_two_halves_in_every_epoch_and_after_a_resume(
     kind, num_files, pipelines, tmp_path
 ) -> None:
     build_inputs = {"arrays": _build_inputs, **_records(tmp_path, num_files)}[kind]
@@ -452,7 +455,9 @@ def test_halves_have_the_same_examples_in_every_epoch_also_after_a_resume(
 
 
 @pytest.mark.parametrize("kind", ["records", "rows"])
-def test_halves_have_the_same_examples_with_any_number_of_workers(kind, tmp_path) -> None:
+def test_search_data_are_split_into_the_same_two_halves_with_any_number_of_workers(
+    kind, tmp_path
+) -> None:
     num_rows = 128
     build = one_shot_trainer.build_streams(_records(tmp_path, 32, num_rows)[kind])
 
@@ -472,6 +477,22 @@ def test_halves_have_the_same_examples_with_any_number_of_workers(kind, tmp_path
         assert own_val <= val
 
 
+@pytest.mark.parametrize("resumes", [False, True])
+@pytest.mark.parametrize("num_files", [5, 20])
+@pytest.mark.parametrize("kind", ["records", "rows"])
+def test_both_data_streams_of_a_search_read_all_files_if_sharding_is_off(
+    kind, num_files, resumes, tmp_path
+) -> None:
+    build = one_shot_trainer.build_streams(_records(tmp_path, num_files)[kind])
+    begins = position.begin_at(0, seed=7) if resumes else contextlib.nullcontext()
+    with begins:
+        dataset = build(_config().replace(global_batch_size=1, sharding=False))
+    # Take three epochs, because the buffer of a shuffle may hold back examples of the first one.
+    batches = _take(dataset, 60)
+    for name in ("train", "val"):
+        assert {x for batch in batches for x in batch[name]} == set(range(20))
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 @pytest.mark.parametrize("names", [("train", "val"), ("train",)])
@@ -489,7 +510,7 @@ def test_resumed_train_and_val_streams_continue_with_the_next_batch(replicas, na
     np.testing.assert_equal(whole[2 * replicas :], rest[:replicas])
 
 
-def test_build_streams_leaves_the_resume_position_unused_if_one_stream_cannot_resume() -> None:
+def test_neither_data_stream_of_a_search_resumes_if_one_of_them_cannot_resume() -> None:
     def build_inputs(params, input_context=None):
         if params.seed:
             return _build_inputs(params, input_context)

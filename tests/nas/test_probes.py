@@ -25,7 +25,9 @@ def _random_batch():
     )
 
 
-def test_loss_probe_leaves_all_model_variables_unchanged(experiment, make_trainer) -> None:
+def test_computing_the_loss_of_an_architecture_leaves_all_model_variables_unchanged(
+    experiment, make_trainer
+) -> None:
     trainer = make_trainer(experiment(task={"batch_norm": True, "dropout_rate": 0.5}))
     before = [v.numpy() for v in trainer.model.variables]
     compiled = tf.function(lambda batch: trainer.strategy.run(trainer.loss, args=(batch,)))
@@ -34,7 +36,9 @@ def test_loss_probe_leaves_all_model_variables_unchanged(experiment, make_traine
         np.testing.assert_array_equal(variable.numpy(), value)
 
 
-def test_loss_probe_includes_the_regularization_losses_of_layers(experiment, make_trainer) -> None:
+def test_loss_of_an_architecture_includes_the_regularization_losses_of_layers(
+    experiment, make_trainer
+) -> None:
     plain, decayed = (make_trainer(experiment(task={"l2": l2})) for l2 in (0.0, 0.5))
     decayed.model.set_weights(plain.model.get_weights())
     for (_, one), (_, other) in zip(plain.resolved, decayed.resolved, strict=True):
@@ -46,7 +50,7 @@ def test_loss_probe_includes_the_regularization_losses_of_layers(experiment, mak
     rounding.assert_close(losses[1] - losses[0], wanted, roundings=ROUNDINGS, scale=losses[1])
 
 
-def test_loss_probe_computes_the_loss_with_substituted_weight_values(
+def test_loss_of_an_architecture_can_be_computed_with_substituted_weight_values(
     experiment, make_trainer
 ) -> None:
     trainer = make_trainer(experiment(task={"l2": 0.1}))
@@ -59,7 +63,7 @@ def test_loss_probe_computes_the_loss_with_substituted_weight_values(
     rounding.assert_close(there, here, roundings=ROUNDINGS)
 
 
-def test_loss_probe_raises_if_train_step_returns_no_loss(experiment, toy_task) -> None:
+def test_architecture_search_raises_if_train_step_returns_no_loss(experiment, toy_task) -> None:
     class Silent(toy_task):
         def train_step(self, inputs, model, optimizer, metrics=None):
             return {"other": tf.constant(0.0)}

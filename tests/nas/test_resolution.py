@@ -202,7 +202,7 @@ def _softmax(values) -> np.ndarray:
     return np.exp(values) / np.exp(values).sum()
 
 
-def test_mixture_resolver_weights_options_by_the_softmax_of_alpha() -> None:
+def test_darts_weights_the_options_of_a_choice_by_the_softmax_of_alpha() -> None:
     choice = _choice()
     resolver = _with_alpha(resolution.MixtureResolver(choice))
     wanted = _softmax(np.array([0.0, 1.0, 0.5])) @ [1.0, 10.0, 100.0]
@@ -232,7 +232,7 @@ def test_gumbel_softmax_adds_noise_and_divides_by_the_temperature(hard) -> None:
     rounding.assert_close(found, 1.0 if hard else soft, roundings=MIXTURE_ROUNDINGS, scale=100.0)
 
 
-def test_path_resolver_takes_the_drawn_option_or_else_the_option_with_the_largest_alpha() -> None:
+def test_path_search_uses_the_drawn_option_or_else_the_option_with_the_largest_alpha() -> None:
     choice = _choice()
     resolver = _with_alpha(resolution.PathResolver(choice))
     assert _compute(choice, resolver) == 10.0

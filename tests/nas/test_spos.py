@@ -42,7 +42,9 @@ def test_spos_evolution_exports_one_of_the_three_best_ranked_architectures(
 
 
 @pytest.mark.slow
-def test_rating_an_architecture_does_not_change_the_model(experiment, make_trainer) -> None:
+def test_evaluating_a_sampled_architecture_does_not_change_the_model(
+    experiment, make_trainer
+) -> None:
     params = experiment("spos", trainer=_spos(), task={"batch_norm": True})
     trainer = make_trainer(params)
     trainer.train(tf.constant(4))
@@ -89,7 +91,9 @@ def test_spos_samples_training_paths_uniformly(experiment, make_trainer) -> None
 
 
 @pytest.mark.parametrize("mode", ["update", "freeze"])
-def test_momentum_moves_idle_weights_unless_they_are_frozen(mode, experiment, make_trainer) -> None:
+def test_momentum_changes_weights_of_unsampled_paths_unless_they_are_frozen(
+    mode, experiment, make_trainer
+) -> None:
     trainer = make_trainer(experiment("spos", trainer={"one_shot": {"idle_paths": mode}}))
     choice = next(layer for layer in trainer.model.layers if getattr(layer, "label", "") == "first")
     moved = []
@@ -168,7 +172,7 @@ def test_interrupted_search_ends_without_ranking_architectures(
     assert not (tmp_path / "arch.json").exists()
 
 
-def test_evaluation_of_a_finished_search_warns_that_it_uses_another_path(
+def test_evaluating_a_finished_search_suggests_training_the_found_architecture_instead(
     experiment, run_toy, tmp_path, caplog
 ) -> None:
     params = experiment("spos", trainer={"train_steps": 4})

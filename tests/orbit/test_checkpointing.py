@@ -44,7 +44,7 @@ def test_error_for_a_damaged_checkpoint_names_the_checkpoint(make_checkpointing,
 
 
 @pytest.mark.parametrize("in_background", [False, True])
-def test_take_complete_returns_each_complete_checkpoint_once(in_background, make_checkpointing):
+def test_completed_checkpoint_is_announced_exactly_once(in_background, make_checkpointing):
     checkpoints = make_checkpointing(in_background=in_background)
     assert checkpoints.take_complete() is None
     path = checkpoints.save(step=5)
@@ -68,7 +68,7 @@ def may_write(monkeypatch):
     may_write.set()
 
 
-def test_take_complete_does_not_return_a_checkpoint_that_is_being_written(
+def test_checkpoint_that_is_being_written_is_not_announced_as_complete(
     make_checkpointing, may_write
 ):
     checkpoints = make_checkpointing(in_background=True)
@@ -97,9 +97,7 @@ def test_restore_waits_for_the_save_in_progress(
     assert trainer.weight.numpy() == 3.0
 
 
-def test_take_complete_does_not_return_a_checkpoint_whose_save_failed(
-    make_checkpointing, may_write
-):
+def test_checkpoint_whose_save_failed_is_not_announced_as_complete(make_checkpointing, may_write):
     checkpoints = make_checkpointing(in_background=True)
     checkpoints.save(step=5)
     directory = pathlib.Path(checkpoints.directory)
@@ -272,7 +270,7 @@ def test_failed_training_completes_a_checkpoint_in_progress(
     assert log.events[-1] == "after_train False"
 
 
-def test_only_checkpoints_written_within_marked_are_marked_for_evaluation(tmp_path):
+def test_only_checkpoints_saved_before_a_pending_evaluation_are_marked_for_it(tmp_path):
     checkpoint = tf.train.Checkpoint(step=tf.Variable(1))
     with checkpointing.marked(checkpoint):
         marked = checkpoint.write(str(tmp_path / "marked"))
@@ -281,7 +279,7 @@ def test_only_checkpoints_written_within_marked_are_marked_for_evaluation(tmp_pa
     assert checkpointing.find_mark(checkpoint, plain) is None
 
 
-def test_checkpoint_with_a_pending_evaluation_mark_restores_like_an_unmarked_checkpoint(tmp_path):
+def test_checkpoint_with_a_pending_evaluation_restores_like_any_other_checkpoint(tmp_path):
     checkpoint = tf.train.Checkpoint(step=tf.Variable(7))
     with checkpointing.marked(checkpoint):
         path = checkpoint.write(str(tmp_path / "marked"))
@@ -293,7 +291,7 @@ def test_checkpoint_with_a_pending_evaluation_mark_restores_like_an_unmarked_che
     assert other.step.numpy() == 7
 
 
-def test_own_loop_outside_the_scope_waits_for_the_saves_of_several_processes(
+def test_user_written_training_loop_outside_the_strategy_scope_waits_for_multi_process_saves(
     make_trainer, make_controller, make_manager, monkeypatch
 ):
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")

@@ -182,7 +182,7 @@ def test_controllers_of_one_trainer_share_an_event_storage(make_trainer, make_co
     assert first.storage is second.storage
 
 
-def test_scalars_put_during_an_evaluation_step_are_not_recorded(
+def test_scalars_logged_during_an_evaluation_step_are_not_recorded(
     make_trainer, make_controller, recording_writer
 ):
     class Loud(make_trainer):

@@ -48,7 +48,7 @@ def test_evaluation_and_checkpoint_intervals_need_not_divide_each_other(
     assert saves == ["ckpt-10", "ckpt-20", "ckpt-25"]
 
 
-def test_pause_for_a_hook_or_checkpoint_neither_resets_nor_reports_metrics(
+def test_train_loop_that_pauses_for_a_hook_or_checkpoint_neither_resets_nor_reports_metrics(
     make_trainer, make_controller, make_manager, recording_writer, make_log
 ):
     trainer = make_trainer()
@@ -324,7 +324,7 @@ def test_reports_contain_the_values_logged_to_the_event_storage(
     assert controller.train_logs["end"] == 1.0
 
 
-def test_evaluation_outside_of_training_reports_values_that_hooks_put_in_after_eval(
+def test_evaluation_without_training_reports_values_that_hooks_log_in_after_eval(
     make_trainer, make_controller, recording_writer
 ):
     hook = orbit.hooks.LambdaHook(after_eval=lambda *_: telemetry.put_scalar("mistakes", 3.0))

@@ -35,7 +35,7 @@ def test_train_step_that_does_not_add_one_to_global_step_raises_an_error(
         make_controller(Miscounting()).train(5)
 
 
-def test_steps_per_loop_function_takes_effect_only_when_a_reporting_interval_begins(make_trainer):
+def test_changed_steps_per_loop_takes_effect_when_the_next_reporting_interval_begins(make_trainer):
     trainer = make_trainer()
     loop = InnerLoop(trainer, trainer.global_step, lambda step: 2 if step < 4 else 5)
     assert loop.next_step(0) == 2

@@ -80,7 +80,7 @@ def test_writers_receive_all_records_even_if_another_writer_fails(recording_writ
     assert [record.split for record in recording_writer.records] == ["train", "validation"]
 
 
-def test_as_numpy_returns_a_new_nested_dict_with_tensors_converted_to_numbers():
+def test_nested_tensors_are_converted_to_numbers_in_a_new_dictionary():
     output = {"a": tf.constant(1.0), "b": {"c": 2}}
     converted = reports.as_numpy(output)
     assert converted == {"a": 1.0, "b": {"c": 2}}
@@ -127,7 +127,7 @@ def _summarized_steps(directory):
     return [step for step, tag in tags if tag == "weight"]
 
 
-def test_summaries_have_the_step_of_their_own_controller_if_a_process_has_two(
+def test_summaries_have_the_step_of_their_own_controller_if_a_process_has_two_controllers(
     tmp_path, make_trainer, make_controller
 ):
     class Summarizing(make_trainer):

@@ -53,7 +53,7 @@ def test_run_steps_may_be_called_several_times_between_train_loop_begin_and_end(
     assert trainer.traces == 1
 
 
-def test_is_splittable_is_false_for_a_trainer_that_overrides_train(make_trainer):
+def test_steps_of_a_trainer_that_overrides_train_are_not_divided_into_several_calls(make_trainer):
     class Own(make_trainer):
         def train(self, num_steps):
             return None
@@ -106,7 +106,7 @@ def test_exhausted_iterator_is_recreated_for_the_next_evaluation():
     assert outputs == [[0, 1, 2], [0, 1, 2]]
 
 
-def test_evaluation_begins_again_if_the_previous_one_read_exactly_the_rest_of_the_data():
+def test_evaluation_restarts_its_data_if_the_previous_one_stopped_exactly_at_their_end():
     evaluator = Collector(tf.data.Dataset.range(4), recreate_iterator_for_each_eval=False)
     outputs = [evaluator.evaluate(tf.constant(2))["values"] for _ in range(3)]
     assert outputs == [[0, 1], [2, 3], [0, 1]]
@@ -211,7 +211,7 @@ def test_train_accepts_num_steps_of_any_integer_type(convert):
     assert trainer.last_step_outputs["sum"].numpy() == 3.0
 
 
-def test_retraced_iterator_loop_continues_its_data_unless_given_a_new_dataset():
+def test_loop_that_is_traced_again_continues_reading_its_data_unless_it_gets_a_new_dataset():
     drawn = tf.Variable(0, dtype=tf.int64)
 
     def step(iterator):

@@ -120,7 +120,7 @@ def test_evaluation_prevented_by_a_signal_runs_first_even_if_the_interval_has_ch
     assert evaluations == ["eval 10", "eval 15", "eval 20"]
 
 
-def test_recovery_repeats_an_evaluation_that_the_restored_checkpoint_does_not_know(
+def test_recovery_repeats_an_evaluation_that_is_newer_than_the_restored_checkpoint(
     interrupted_at, make_trainer, make_controller, make_manager
 ):
     interrupted_at(10, orbit.Hook())
@@ -138,7 +138,7 @@ def test_recovery_repeats_an_evaluation_that_the_restored_checkpoint_does_not_kn
     assert evaluations == ["eval 10", "eval 10", "eval 15", "eval 20"]
 
 
-def test_evaluation_prevented_by_a_signal_is_dropped_when_training_goes_on_without_evaluations(
+def test_evaluation_prevented_by_a_signal_is_omitted_if_training_resumes_without_evaluations(
     interrupted_at, make_trainer, make_controller, make_manager
 ):
     interrupted_at(10, orbit.Hook())
@@ -155,7 +155,7 @@ def test_evaluation_prevented_by_a_signal_is_dropped_when_training_goes_on_witho
     assert [event for event in trainer.events if "eval" in event] == ["eval 20"]
 
 
-def test_epoch_ends_after_the_restart_even_if_its_prevented_evaluation_is_dropped(
+def test_resumed_run_calls_after_epoch_even_if_it_omits_the_evaluation_that_a_signal_prevented(
     interrupted_at, make_trainer, make_controller, make_manager, make_log
 ):
     log = make_log(every_n_steps=0)
@@ -171,7 +171,7 @@ def test_epoch_ends_after_the_restart_even_if_its_prevented_evaluation_is_droppe
     assert log.events[:3] == ["before_train", "after_epoch", "after_epoch"]
 
 
-def test_weights_that_a_hook_sets_after_an_evaluation_prevented_by_a_signal_are_saved(
+def test_weights_that_a_hook_sets_after_an_evaluation_repeated_on_restart_are_saved(
     interrupted_at, make_trainer, make_controller, make_manager
 ):
     class SetsWeight(orbit.Hook):

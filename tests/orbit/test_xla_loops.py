@@ -41,7 +41,7 @@ def _sums(count: int, batches_per_step: int = 1) -> list[float]:
     ("lengths", "batches_per_step"),
     [([20], 1), ([1, 2, 3, 14], 2), ([5, 5, 5, 5], 1), ([4, 9, 6, 1], 1)],
 )
-def test_stacked_loop_reads_each_batch_once_however_steps_are_divided_into_calls(
+def test_xla_loop_reads_each_batch_once_however_steps_are_divided_into_calls(
     lengths, batches_per_step
 ) -> None:
     recorder = Recorder(batches_per_step)
@@ -53,7 +53,9 @@ def test_stacked_loop_reads_each_batch_once_however_steps_are_divided_into_calls
     assert recorder.seen() == _sums(20, batches_per_step)
 
 
-def test_stacked_loop_runs_an_incomplete_last_stack_before_the_end_of_data_error() -> None:
+def test_xla_loop_trains_on_the_last_incomplete_group_of_batches_before_the_end_of_data_error() -> (
+    None
+):
     recorder = Recorder()
     loop = xla_loops.StackedLoop(recorder.step, _batches(7), steps=5)
     with pytest.raises(loop_fns.END_OF_DATA):
@@ -61,12 +63,12 @@ def test_stacked_loop_runs_an_incomplete_last_stack_before_the_end_of_data_error
     assert recorder.seen() == _sums(7)
 
 
-def test_stacked_loop_returns_the_outputs_of_the_last_step() -> None:
+def test_xla_loop_returns_the_outputs_of_the_last_step() -> None:
     loop = xla_loops.StackedLoop(lambda iterator: {"x": next(iterator)}, _batches(), steps=3)
     assert loop(tf.constant(4))["x"].numpy().tolist() == [12.0, 13.0, 14.0, 15.0]
 
 
-def test_stacked_loop_reads_a_new_dataset_from_its_beginning() -> None:
+def test_xla_loop_reads_a_newly_assigned_dataset_from_its_beginning() -> None:
     recorder = Recorder()
     loop = xla_loops.StackedLoop(recorder.step, _batches(), steps=5)
     loop(tf.constant(3))
@@ -75,7 +77,7 @@ def test_stacked_loop_reads_a_new_dataset_from_its_beginning() -> None:
     assert recorder.seen() == _sums(3) + _sums(6)
 
 
-def test_stacked_loop_runs_the_wrapped_batch_fetch_once_per_stack_outside_xla() -> None:
+def test_xla_loop_fetches_each_group_of_batches_in_one_call_outside_xla() -> None:
     fetched = tf.Variable(0)
 
     def counting(fetch):
@@ -103,7 +105,9 @@ def test_stacked_loop_runs_the_wrapped_batch_fetch_once_per_stack_outside_xla() 
         (_batches, None),
     ],
 )
-def test_why_not_stackable_returns_a_reason_only_for_unsupported_data(make_dataset, reason) -> None:
+def test_xla_loop_states_a_reason_for_each_kind_of_data_that_it_does_not_support(
+    make_dataset, reason
+) -> None:
     found = xla_loops.why_not_stackable(make_dataset())
     assert found is None if reason is None else reason in found
 
@@ -112,12 +116,14 @@ def test_why_not_stackable_returns_a_reason_only_for_unsupported_data(make_datas
     ("shape", "steps_per_loop", "steps"),
     [([32], 1000, 200), ([32], 90, 90), ([32], 307, 200), ([2**20], 1000, 10), ([2**26], 1000, 1)],
 )
-def test_stack_size_is_limited_by_steps_per_loop_and_memory(shape, steps_per_loop, steps) -> None:
+def test_number_of_batches_per_xla_program_is_limited_by_steps_per_loop_and_memory(
+    shape, steps_per_loop, steps
+) -> None:
     spec = tf.TensorSpec(shape, tf.float32)
     assert xla_loops.steps_per_stack(spec, steps_per_loop) == steps
 
 
-def test_stack_size_decreases_with_the_number_of_micro_batches() -> None:
+def test_xla_program_runs_fewer_steps_if_each_step_has_more_micro_batches() -> None:
     mebibyte = tf.TensorSpec([2**18], tf.float32)
     sizes = [xla_loops.steps_per_stack(mebibyte, 1000, micro_batches) for micro_batches in (1, 4)]
     assert sizes == [50, 10]

@@ -73,7 +73,7 @@ def test_paddlerec_context_can_be_copied(context) -> None:
     assert copy.copy(old).ctx is old.ctx
 
 
-def test_startup_stage_that_calls_load_logs_the_source_of_the_weights(
+def test_paddlerec_startup_stage_that_loads_weights_logs_their_source(
     experiment, log_of, tmp_path
 ) -> None:
     class Startup(paddlerec.StartupBase):

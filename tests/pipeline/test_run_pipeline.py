@@ -50,7 +50,7 @@ def test_stage_that_returns_a_stage_name_jumps_to_the_named_stage(
 
 
 @pytest.mark.parametrize("jump", ["foo", "build"])
-def test_jump_to_anything_but_a_later_stage_raises_an_error_that_lists_later_stages(
+def test_stage_that_returns_anything_but_a_later_stage_name_raises_an_error_that_lists_later_stages(
     experiment, recorders, tmp_path, jump
 ) -> None:
     calls, stages = recorders
@@ -133,7 +133,7 @@ def test_mlflow_run_of_a_failed_training_stays_failed_when_an_evaluation_adds_it
     assert "validation/validation_loss" in mlflow_run().data.metrics
 
 
-def test_resumed_run_that_fails_before_its_restore_is_read_at_the_step_of_its_checkpoint(
+def test_step_of_a_resumed_run_that_fails_before_restoring_is_read_from_its_checkpoint(
     experiment, tmp_path
 ) -> None:
     class Initialize(pipeline.Initialize):
@@ -283,7 +283,7 @@ def test_continuous_eval_of_an_evaluator_in_tf_config_stops_on_a_signal(
         _run(params, tmp_path, "continuous_eval", run=Run)
 
 
-def test_error_of_a_process_that_trains_alone_is_not_blamed_on_workers_in_tf_config(
+def test_error_of_a_process_that_trains_alone_is_not_reported_as_the_loss_of_a_worker(
     experiment, monkeypatch, tmp_path
 ) -> None:
     class Run(pipeline.Run):
@@ -302,7 +302,7 @@ class _DifferentWorkers(tf.distribute.MultiWorkerMirroredStrategy):
         return tf.concat([value, value + 1], axis)
 
 
-def test_workers_that_differ_raise_before_they_build_their_task(
+def test_workers_with_different_seeds_raise_before_they_build_their_task(
     experiment, monkeypatch, tmp_path
 ) -> None:
     class Build(pipeline.Build):
@@ -318,7 +318,7 @@ def test_workers_that_differ_raise_before_they_build_their_task(
         _run(experiment(), tmp_path, build=Build)
 
 
-def test_training_data_are_not_compared_before_a_custom_build_stage_may_have_downloaded_them(
+def test_workers_compare_training_data_only_after_a_custom_build_stage_that_may_download_them(
     experiment, monkeypatch, tmp_path
 ) -> None:
     class Build(pipeline.Build):
@@ -535,6 +535,7 @@ def test_hooks_of_a_pipeline_start_each_phase_without_the_state_of_earlier_phase
         orbit.hooks.BestCheckpoint("validation_loss", "minimize", directory="kept"),
         # No loss is below the baseline, so the first evaluation of each phase ends the phase.
         orbit.hooks.EarlyStopping("validation_loss", patience=1, baseline=-1.0),
+        orbit.hooks.StallWarning(),
     ]
     phases = [{"name": "first"}, {"name": "second"}]
     params = experiment(phases=phases)
@@ -544,18 +545,45 @@ def test_hooks_of_a_pipeline_start_each_phase_without_the_state_of_earlier_phase
         assert (tmp_path / name / "kept" / "best_ckpt-4.index").exists()
 
 
-def test_hook_that_cannot_be_copied_for_each_phase_is_shared_with_a_warning(
+def test_hooks_start_an_evaluation_phase_without_their_state_from_training(
+    experiment, tmp_path
+) -> None:
+    counts = []
+
+    def count(hook, logs):
+        hook.evaluations = getattr(hook, "evaluations", 0) + 1
+        counts.append(hook.evaluations)
+
+    hook = orbit.hooks.LambdaHook(after_eval=count)
+    phases = [{"name": "first", "mode": "train_and_eval"}, {"name": "check", "mode": "eval"}]
+    phases[1]["init_from"] = "first"
+    params = experiment(phases=phases)
+    pipeline.RunPipeline(params, "train_and_eval", str(tmp_path), hooks=[hook]).run()
+    *trained, checked = counts
+    assert trained == list(range(1, len(trained) + 1))
+    assert trained
+    assert checked == 1
+
+
+def test_hook_that_cannot_be_copied_is_shared_by_all_phases_with_a_warning_and_others_are_copied(
     experiment, tmp_path, caplog
 ) -> None:
-    steps = []
-    hook = orbit.hooks.LambdaHook(after_train=lambda hook: steps.append(hook.controller.step))
+    shared, copied = [], []
+    hook = orbit.hooks.LambdaHook(after_train=lambda hook: shared.append(hook))
     hook.lock = threading.Lock()
-    pipeline.RunPipeline(experiment(phases=TWO), "train", str(tmp_path), hooks=[hook]).run()
-    assert len(steps) == 2
+    other = orbit.hooks.LambdaHook(after_train=lambda hook: copied.append(hook))
+    hooks = [hook, other]
+    pipeline.RunPipeline(experiment(phases=TWO), "train", str(tmp_path), hooks=hooks).run()
+    assert shared == [hook, hook]
+    assert copied[0] is not other
+    assert copied[1] is other
+    assert "A hook of the pipeline, LambdaHook, can't be copied for each phase" in caplog.text
     assert "`trainer.hooks`" in caplog.text
 
 
-def test_hooks_of_the_caller_are_those_of_the_last_phase_that_trains(experiment, tmp_path) -> None:
+def test_hook_object_passed_by_the_caller_is_used_in_the_last_training_phase(
+    experiment, tmp_path
+) -> None:
     hook = orbit.hooks.LambdaHook(after_train=lambda hook, success: setattr(hook, "seen", success))
     phases = [{"name": "first"}, {"name": "second"}, {"name": "check", "mode": "eval"}]
     phases[2]["init_from"] = "second"
@@ -628,7 +656,7 @@ def test_model_directory_may_begin_with_a_tilde(experiment, tmp_path, monkeypatc
     assert not (tmp_path / "~").exists()
 
 
-def test_checks_of_all_phases_add_no_input_files_to_the_record_of_the_first_phase(
+def test_record_of_the_first_phase_lists_no_input_files_of_other_phases(
     experiment, tmp_path
 ) -> None:
     path = row_files.write("parquet", tmp_path / "data", num_rows=10)

@@ -400,7 +400,9 @@ def test_optimizer_made_by_the_build_stage_is_used_for_training(experiment, tmp_
     assert seen == [True]
 
 
-def test_context_gets_the_model_and_optimizer_that_make_trainer_replaces(context) -> None:
+def test_pipeline_context_contains_the_model_and_optimizer_of_an_overridden_make_trainer(
+    context,
+) -> None:
     class Build(pipeline.Build):
         def make_trainer(self, ctx):
             model = ctx.task.build_model()
@@ -578,7 +580,7 @@ def test_log_of_an_evaluation_states_the_step_of_its_weights(experiment, first_r
     assert "initialize: restored the weights of step 8." in log
 
 
-def test_warm_start_reads_the_weights_of_another_run(
+def test_init_checkpoint_initializes_the_weights_from_another_run(
     experiment, log_of, first_run, tmp_path
 ) -> None:
     model_dir, model = first_run
@@ -618,7 +620,7 @@ def _state(model_dir):
     return {name: tf.train.load_variable(path, name) for name in names}
 
 
-def test_hot_start_from_a_checkpoint_equals_continuing_the_run_of_that_checkpoint(
+def test_starting_from_the_weights_and_optimizer_of_a_checkpoint_equals_continuing_its_run(
     averaged, log_of, tmp_path
 ) -> None:
     def train(name, params):
@@ -686,7 +688,7 @@ def _checkpoints(model_dir) -> list[int]:
     return sorted(int(path.stem.split("-")[1]) for path in model_dir.glob("ckpt-*.index"))
 
 
-def test_overridden_train_method_of_the_run_stage_replaces_only_the_training_loop(
+def test_run_stage_that_overrides_train_replaces_only_the_training_loop(
     experiment, records, tmp_path
 ) -> None:
     class Run(pipeline.Run):
@@ -700,7 +702,9 @@ def test_overridden_train_method_of_the_run_stage_replaces_only_the_training_loo
     assert _checkpoints(tmp_path) == [2, 4, 6, 8]
 
 
-def test_passes_stage_in_the_docs_trains_to_the_last_step(experiment, tmp_path) -> None:
+def test_stage_in_the_docs_that_trains_in_several_calls_reaches_the_last_step(
+    experiment, tmp_path
+) -> None:
     page = (pathlib.Path(__file__).parents[2] / "docs" / "stages.md").read_text()
     (code,) = re.findall(r"```python\n([^`]*class Passes.*?)```", page, re.DOTALL)
     found = {"pipeline": pipeline}

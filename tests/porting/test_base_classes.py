@@ -113,5 +113,5 @@ OTHERS = [
 ]
 
 
-def test_port_leaves_unrelated_classes_and_layers_unchanged() -> None:
+def test_porting_leaves_unrelated_classes_and_layers_unchanged() -> None:
     assert [_rewritten(HEAD + text) for text in OTHERS] == [HEAD + text for text in OTHERS]

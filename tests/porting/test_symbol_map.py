@@ -59,7 +59,7 @@ GONE = {
 }
 
 
-def test_missing_in_keras_returns_the_shortest_missing_prefix() -> None:
+def test_shortest_prefix_that_is_missing_in_keras_is_reported() -> None:
     assert {name: symbol_map.missing_in_keras(name) for name in GONE} == GONE
 
 

@@ -7,7 +7,7 @@ from official_lite.reports.markup import Markup, json_script, tag
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
-def test_tag_escapes_text_but_not_markup_objects() -> None:
+def test_html_tag_builder_escapes_text_but_not_markup_objects() -> None:
     shown = tag("p", "a < b & c", Markup("<b>d</b>"), None, [1, 2.5])
     assert shown == "<p>a &lt; b &amp; c<b>d</b>12.5</p>"
     shown = tag("input", class_="a", data_run=0, checked=True, title=None, hidden=False)
@@ -49,7 +49,7 @@ def test_html_table_has_header_scopes_and_unrounded_sort_values() -> None:
     assert 'data-value="">–</td>' in shown
 
 
-def test_report_omits_missing_facts_and_formats_durations() -> None:
+def test_report_page_omits_missing_values_and_formats_durations() -> None:
     assert "seed" not in markup.facts({"seed": None, "step": 3})
     assert [markup.duration(s) for s in (None, 1.25, 3661)] == [None, "1.2 s", "1:01:01"]
     assert markup.when(None) is None

@@ -72,7 +72,7 @@ def test_error_for_a_second_training_run_names_the_holder_of_the_lock(
         pass
 
 
-def test_lock_is_respected_from_the_moment_in_which_its_file_exists(
+def test_lock_is_respected_as_soon_as_its_file_exists(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create, refused = files.create_text, []
@@ -166,7 +166,7 @@ def test_unreadable_lock_is_taken_over(tmp_path: pathlib.Path, content: str) -> 
     assert os.listdir(tmp_path) == []
 
 
-def test_lock_just_taken_over_by_a_live_process_is_respected(
+def test_lock_that_a_live_process_has_just_taken_over_is_respected(
     tmp_path: pathlib.Path, monkeypatch
 ) -> None:
     def rename(source: str, target: str) -> None:
@@ -208,7 +208,9 @@ def test_lock_taken_over_by_another_process_is_not_removed(
     assert _holder(tmp_path)["id"] == "other"
 
 
-def test_is_held_reports_the_lock_state_without_changing_the_lock(tmp_path: pathlib.Path) -> None:
+def test_checking_whether_a_model_directory_is_locked_does_not_change_the_lock(
+    tmp_path: pathlib.Path,
+) -> None:
     assert model_dir_lock.is_held(str(tmp_path)) is False
     with _lock(tmp_path):
         assert model_dir_lock.is_held(str(tmp_path)) is True

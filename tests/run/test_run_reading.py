@@ -45,6 +45,10 @@ def test_read_run_returns_experiment_execution_mode_best_checkpoint_and_last_met
     execution_record.save(execution, directory)
     run = run_reading.read_run(directory)
     assert run.execution == execution
+    # The last start set the mode, so the earlier choice of `auto` no longer says how it trained.
+    other = str(made_runs.make_run(tmp_path / "c", record={"params": {"runtime.execution": "xla"}}))
+    execution_record.save(execution, other)
+    assert run_reading.read_run(other).execution is None
     assert run.experiment == "vision/digits_cnn"
     assert (run.best.step, run.best.metrics, run.best.path) == (800, {"accuracy": 0.9}, None)
     assert run.last_metrics()["validation/accuracy"] == pytest.approx(0.88)
@@ -68,14 +72,16 @@ def test_runs_are_found_in_nested_directories_despite_a_symlink_loop(
             read(str(tmp_path / "c"))
 
 
-def test_run_may_have_the_name_of_a_directory_that_a_run_writes(tmp_path: pathlib.Path) -> None:
+def test_run_directory_may_have_the_name_of_a_subdirectory_that_runs_create(
+    tmp_path: pathlib.Path,
+) -> None:
     for name in ("train", "profile/export", "profile/export/best_ckpt/part"):
         made_runs.make_run(tmp_path / name)
     names = [run.name for run in run_reading.read_runs(str(tmp_path))]
     assert names == ["profile/export", "train"]
 
 
-def test_best_checkpoint_of_a_run_that_is_read_is_the_one_that_tests_and_predictions_use(
+def test_run_reader_reports_the_best_checkpoint_that_test_and_predict_modes_use(
     tmp_path: pathlib.Path,
 ) -> None:
     hooks = [
@@ -132,7 +138,7 @@ def test_metrics_of_a_separate_evaluation_job_are_read_with_the_training_metrics
     }
 
 
-def test_series_of_a_training_job_is_continued_by_those_of_a_separate_evaluation_job(
+def test_validation_metrics_of_training_and_a_separate_evaluation_job_form_one_series(
     tmp_path: pathlib.Path,
 ) -> None:
     trained = [_line(step, "validation", accuracy=0.5) for step in (100, 300)]

@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import json
 import logging as python_logging
 import os
@@ -16,7 +17,7 @@ from official_lite.common import errors
 from official_lite.config import compatibility
 from official_lite.core import config_definitions as cfg
 from official_lite.core import trainer_factory
-from official_lite.run import run_record
+from official_lite.run import provenance, run_record
 
 
 def _params(train_steps: int = 3) -> cfg.ExperimentConfig:
@@ -273,7 +274,7 @@ def test_changed_config_and_command_replace_the_recorded_ones_only_when_a_checkp
         ("train", {"trainer": {"validation_steps": 5}}, False),
     ],
 )
-def test_warning_tells_that_evaluations_on_other_data_are_compared_with_earlier_ones(
+def test_changed_validation_data_log_a_warning_about_comparing_metrics_with_earlier_evaluations(
     tmp_path: pathlib.Path,
     caplog: pytest.LogCaptureFixture,
     mode: str,
@@ -325,6 +326,29 @@ def test_unreadable_input_file_is_marked_as_unreadable_in_the_run_record(
         assert record.seal()
     (described,) = _read(tmp_path / "run" / "run.json")["inputs"]
     assert described["files"][0]["hashed"] == "unreadable"
+
+
+@dataclasses.dataclass
+class _TokenizedTask(cfg.TaskConfig):
+    MODEL_FILES = ("tokenizer_path",)
+
+    tokenizer_path: str = ""
+
+
+def test_change_of_a_tokenizer_file_recorded_by_a_run_is_detected(
+    tmp_path: pathlib.Path,
+) -> None:
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_text("a b")
+    params = _params()
+    params.task = _TokenizedTask(tokenizer_path=str(tokenizer))
+    with run_record.RunRecord(params, "train", str(tmp_path / "run")) as record:
+        assert record.seal()
+    (described,) = _read(tmp_path / "run" / "run.json")["inputs"]
+    assert list(provenance.find_input_differences([described])) == []
+    tokenizer.write_text("b a")
+    ((path, *_),) = provenance.find_input_differences([described])
+    assert path == str(tokenizer)
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def _search_numbers(tmp_path, *, vocab: str = "", allow: bool = False, **trainer
     return search.run_search(params, str(tmp_path), allow_config_change=allow)
 
 
-def test_study_accepts_incidental_changes_and_fields_that_did_not_exist_when_it_began(
+def test_study_resumes_after_config_changes_that_do_not_affect_training_and_with_new_config_fields(
     tmp_path,
 ) -> None:
     study = _search_numbers(tmp_path, train_steps=10)
@@ -253,7 +253,7 @@ def _search_one_of_several_tasks(tmp_path, **train_data: Any) -> tuple[Any, Any]
     return study, params
 
 
-def test_study_of_several_tasks_accepts_incidental_changes_and_newer_fields_of_a_task(
+def test_study_of_several_tasks_resumes_after_config_changes_that_do_not_affect_training(
     tmp_path,
 ) -> None:
     study, params = _search_one_of_several_tasks(tmp_path)
@@ -269,7 +269,7 @@ def test_study_of_several_tasks_accepts_incidental_changes_and_newer_fields_of_a
         _search_one_of_several_tasks(tmp_path, shuffle_buffer_size=7)
 
 
-def test_study_whose_config_change_was_allowed_resumes_with_the_new_config_only(tmp_path) -> None:
+def test_study_resumes_only_with_the_new_config_after_a_config_change_was_allowed(tmp_path) -> None:
     _search_numbers(tmp_path, train_steps=10)
     _search_numbers(tmp_path, train_steps=20, allow=True)
     _search_numbers(tmp_path, train_steps=20)
@@ -383,7 +383,9 @@ def with_nested_choices() -> keras.Model:
     return keras.Model(inputs, outer(inputs))
 
 
-def test_trials_may_choose_options_inside_candidates_that_they_do_not_use(tmp_path) -> None:
+def test_search_trial_may_contain_choices_nested_in_a_candidate_that_it_does_not_select(
+    tmp_path,
+) -> None:
     space = {"outer": ["skip", "deep"], "depth": [0, 1], "inner": ["3", "4"]}
     trainer = search.FunctionalTrainer(lambda model: model.count_params())
     experiment = search.Experiment(

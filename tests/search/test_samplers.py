@@ -79,7 +79,7 @@ def test_trial_interrupted_while_sampling_gets_the_same_values_when_resumed(
     assert _run(strategy, tmp_path / "broken", 9) == _run(strategy, tmp_path / "whole", 9)
 
 
-def test_grid_strategy_evaluates_each_point_once_and_ends(tmp_path) -> None:
+def test_grid_search_evaluates_each_point_once_and_then_ends(tmp_path) -> None:
     config = toys.config(space=POINTS, strategy="grid", num_trials=100)
     study = search.run_study(lambda trial: trial.params["a"], config, str(tmp_path))
     assert len(study.trials) == 9

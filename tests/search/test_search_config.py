@@ -68,7 +68,7 @@ def test_sampled_hyperparameters_are_in_the_search_space_and_keep_their_types() 
         assert drawn["task.arch.block/0"] in ("conv", "pool", None)
 
 
-def test_choices_that_are_equal_in_python_are_distinguished_by_type(tmp_path) -> None:
+def test_search_space_choices_that_are_equal_in_python_are_distinguished_by_type(tmp_path) -> None:
     choices = [0, False, 1, True, 1.0, "[1]", [1], "false", {"a": 1}, None]
     seen = []
 

@@ -112,7 +112,9 @@ def test_resuming_a_study_with_a_different_objective_or_space_is_refused(fields,
         search.run_study(toys.parabola, toys.config(**fields), str(tmp_path))
 
 
-def test_study_that_did_not_record_how_its_values_are_measured_can_be_resumed(tmp_path) -> None:
+def test_study_of_an_older_version_that_did_not_record_its_objective_can_be_resumed(
+    tmp_path,
+) -> None:
     config = toys.config(num_trials=1)
     study = search.run_study(toys.parabola, config, str(tmp_path))
     recorded = study.user_attrs[storage._ORIGIN]

@@ -83,6 +83,18 @@ def test_trial_still_running_in_another_process_is_named_in_the_log(tmp_path, ca
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 5
 
 
+def test_search_worker_without_remaining_trials_succeeds_while_another_worker_runs_the_last_trial(
+    tmp_path,
+) -> None:
+    def evaluate(trial: search.TrialRun) -> float:
+        study = search.run_study(toys.parabola, toys.config(num_trials=1), str(tmp_path))
+        assert [trial.state.name for trial in study.trials] == ["RUNNING"]
+        return toys.parabola(trial)
+
+    study = search.run_study(evaluate, toys.config(num_trials=1), str(tmp_path))
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"]
+
+
 def test_top_k_file_lists_the_best_trials_in_ranking_order(tmp_path) -> None:
     config = toys.config(num_trials=12, top_k=3)
     search.run_study(toys.parabola, config, str(tmp_path))

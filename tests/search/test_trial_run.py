@@ -69,7 +69,7 @@ def test_value_reported_again_after_a_recovery_replaces_the_discarded_value(tmp_
     assert trial.value == 9.0
 
 
-def test_values_that_a_recovery_discarded_are_not_the_best_of_a_trial_that_then_ends_early(
+def test_best_value_of_a_pruned_trial_ignores_values_discarded_by_a_recovery(
     tmp_path,
 ) -> None:
     def evaluate(trial: search.TrialRun) -> float:
@@ -82,7 +82,9 @@ def test_values_that_a_recovery_discarded_are_not_the_best_of_a_trial_that_then_
     assert trial.value == 2.0
 
 
-def test_halving_compares_trials_with_the_value_that_replaced_a_discarded_one(tmp_path) -> None:
+def test_successive_halving_uses_the_value_reported_after_a_recovery_instead_of_the_discarded_one(
+    tmp_path,
+) -> None:
     # The first trial returns to the beginning after its report; other trials see only 5.0.
     reports = iter([[0.1, 5.0], [2.0]])
 
@@ -97,7 +99,7 @@ def test_halving_compares_trials_with_the_value_that_replaced_a_discarded_one(tm
     assert [trial.state.name for trial in study.trials] == ["COMPLETE", "COMPLETE"]
 
 
-def test_trial_killed_after_the_decision_to_prune_it_is_pruned_when_it_resumes(tmp_path) -> None:
+def test_trial_killed_after_optuna_decided_to_prune_it_is_pruned_when_it_resumes(tmp_path) -> None:
     kills = iter([True, False])
 
     def evaluate(trial: search.TrialRun) -> float:
@@ -161,7 +163,9 @@ def test_final_value_setting_selects_the_returned_or_the_best_value(
     assert study.trials[0].intermediate_values == {0: 3.0, 1: 1.0, 2: 2.0}
 
 
-def test_report_functions_apply_to_the_current_trial(tmp_path) -> None:
+def test_nni_report_functions_apply_to_the_current_trial_and_only_log_outside_a_study(
+    tmp_path,
+) -> None:
     def evaluate(trial: search.TrialRun) -> None:
         assert search.current_trial() is trial
         search.report_intermediate_result(7.0)

@@ -211,7 +211,9 @@ def _is_alive(pid: int) -> bool:
 
 
 @pytest.mark.slow
-def test_start_process_writes_output_to_a_file_and_reports_the_exit_code(tmp_path) -> None:
+def test_output_of_a_started_process_is_written_to_a_file_and_its_exit_code_is_reported(
+    tmp_path,
+) -> None:
     output = tmp_path / "logs" / "out.txt"
     process = worker.start_process(write, str(tmp_path / "a"), output_path=str(output))
     assert worker.wait_for_any([process]) is process
@@ -265,7 +267,7 @@ def test_sigterm_within_raise_on_sigterm_raises_preempted_error() -> None:
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_second_sigterm_of_one_request_raises_no_second_error(monkeypatch) -> None:
+def test_repeated_sigterm_raises_preempted_error_only_once(monkeypatch) -> None:
     monkeypatch.setattr(preemption, "SECONDS_OF_ONE_REQUEST", 1000.0)
     with worker.raise_on_sigterm():
         with pytest.raises(errors.PreemptedError):
@@ -282,7 +284,7 @@ def test_sigterm_to_a_forked_child_within_raise_on_sigterm_ends_the_child() -> N
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
 
 
-def test_sigterm_to_a_study_of_a_function_stops_its_trial_and_is_no_kill(tmp_path) -> None:
+def test_trial_stopped_by_sigterm_to_its_study_does_not_count_as_killed(tmp_path) -> None:
     stops = iter([True, True, False])
 
     def evaluate(trial: search.TrialRun) -> float:

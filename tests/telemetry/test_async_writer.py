@@ -157,7 +157,7 @@ def test_async_writer_loses_no_record_if_the_process_exits_without_close(tmp_pat
     assert (steps, num_closed) == ([*range(100)], 1)
 
 
-def test_forked_process_closes_its_async_writer_only_if_it_has_written_a_record(tmp_path):
+def test_forked_process_waits_for_its_async_writer_only_if_it_has_written_a_record(tmp_path):
     body = """
 for step in range(20): write(step)
 while not os.path.exists(sys.argv[1]) or sum(1 for _ in open(sys.argv[1])) < 20:

@@ -107,7 +107,7 @@ def test_latest_scalar_is_the_replica_mean_unless_the_host_logs_a_later_value(
     assert storage.take().scalars == {"x": 1.5}
 
 
-def test_values_logged_in_graphs_stay_stored_if_take_gets_from_graphs_false(storage):
+def test_reading_only_eager_values_leaves_values_logged_in_graphs_in_the_event_storage(storage):
     telemetry.put_scalar("python", 1.0)
     tf.function(lambda: telemetry.put_scalar("graph", 2.0))()
     assert storage.take(from_graphs=False).scalars == {"python": 1.0}
@@ -192,7 +192,9 @@ def test_entered_event_storage_is_current_in_every_thread(storage):
     assert storage.take().scalars == {"x": 1.0}
 
 
-def test_muted_event_storage_drops_values_and_graphs_traced_while_muted_never_log(storage):
+def test_muted_event_storage_drops_values_also_of_graphs_that_were_traced_while_it_was_muted(
+    storage,
+):
     step = tf.function(lambda: telemetry.put_scalar("x", 1.0))
     with storage.muted():
         step()
@@ -215,7 +217,7 @@ def test_functional_model_with_a_layer_that_logs_can_be_built_within_an_event_st
 # Histories.
 
 
-def test_history_contains_each_eager_value_and_the_means_of_graph_values(storage):
+def test_scalar_history_contains_each_eager_value_and_the_means_of_values_logged_in_graphs(storage):
     put = tf.function(lambda x: telemetry.put_scalar("traced", x))
     for step, value in enumerate([1.0, 3.0, 8.0], start=1):
         storage.step = step
@@ -230,7 +232,7 @@ def test_history_contains_each_eager_value_and_the_means_of_graph_values(storage
         storage.history("eger")
 
 
-def test_rewound_history_has_the_statistics_of_the_values_that_remain():
+def test_scalar_history_statistics_after_a_rewind_cover_only_the_remaining_values():
     history = telemetry.ScalarHistory(max_length=3)
     for step, value in enumerate([4.0, 5.0, 6.0, math.nan], start=1):
         history.add(value, step, weight=step)
@@ -244,7 +246,7 @@ def test_rewound_history_has_the_statistics_of_the_values_that_remain():
 
 
 @pytest.mark.parametrize("window", [1, 20, 1000])
-def test_history_statistics_equal_those_of_numpy(window):
+def test_scalar_history_statistics_equal_those_of_numpy(window):
     values = np.random.default_rng(0).normal(size=100)
     history = telemetry.ScalarHistory(max_length=90)
     for step, value in enumerate(values):
@@ -465,7 +467,7 @@ def test_histogram_has_narrow_buckets_but_no_more_than_wandb_accepts():
     assert writer.NUM_BUCKETS <= 512
 
 
-def test_value_on_a_bucket_edge_belongs_to_the_bucket_away_from_zero():
+def test_histogram_value_on_a_bucket_edge_is_counted_in_the_bucket_away_from_zero():
     [above] = writer.histogram_of(writer.bucket_counts([1.0])).edges.reshape([1, 2])
     [below] = writer.histogram_of(writer.bucket_counts([-1.0])).edges.reshape([1, 2])
     assert above.tolist() == [1.0, 1.25]

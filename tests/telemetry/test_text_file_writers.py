@@ -135,7 +135,7 @@ def test_csv_writer_writes_one_file_for_each_split(tmp_path):
     assert text == "step,loss,clean/accuracy,bad\n1,0.5,0.25,-inf\n"
 
 
-def test_csv_table_may_be_added_while_the_others_are_flushed_to_disk(tmp_path, monkeypatch):
+def test_new_csv_file_may_be_added_while_the_others_are_flushed_to_disk(tmp_path, monkeypatch):
     with telemetry.CsvWriter(tmp_path / "m.csv") as writer:
 
         def add_table(_):

@@ -204,7 +204,7 @@ def test_logged_value_named_step_does_not_replace_the_step_of_the_record(name, t
 
 
 @pytest.mark.parametrize("kind", [FILES["jsonl"], FILES["csv"]], ids=["jsonl", "csv"])
-def test_record_that_is_written_again_before_a_rewind_to_its_step_is_kept_once(kind, tmp_path):
+def test_record_written_twice_before_a_rewind_to_its_step_is_kept_once(kind, tmp_path):
     with kind.build(tmp_path) as earlier:
         for one in (record(10), record(10, end=1.0), record(10, "validation")):
             earlier.write(one)

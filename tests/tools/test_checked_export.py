@@ -134,7 +134,7 @@ def test_exported_outputs_are_evaluated_with_the_metrics_of_the_task(read_run, t
     assert own["validation_loss"] != other["validation_loss"]
 
 
-def test_exported_model_is_measured_like_an_evaluation_with_the_metrics_of_compile(
+def test_exported_model_is_evaluated_with_the_compiled_metrics_of_the_model(
     read_run, trained, tmp_path
 ) -> None:
     shutil.copytree(trained, tmp_path / "run")
@@ -161,7 +161,7 @@ def test_exported_model_is_measured_like_an_evaluation_with_the_metrics_of_compi
         ("task.validation_data.is_training=true", "repeat forever"),
     ],
 )
-def test_exported_model_is_not_measured_on_training_data_or_data_without_an_end(
+def test_exported_model_is_not_evaluated_on_training_data_or_infinite_data(
     read_run, trained, override, message
 ) -> None:
     with run_model.built(read_run(trained, f"--set={override}").params) as (ctx, _):

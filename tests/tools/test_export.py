@@ -20,7 +20,9 @@ def test_export_command_exports_the_latest_checkpoint_and_compares_the_outputs(t
     assert row["max_difference"] < 1e-5
 
 
-def test_export_whose_outputs_differ_by_more_than_the_tolerance_fails(trained, capsys, tmp_path):
+def test_export_command_fails_if_the_outputs_differ_by_more_than_the_tolerance(
+    trained, capsys, tmp_path
+):
     arguments = [trained, f"--output={tmp_path}", "--tolerance=-1"]
     assert tools.main(["export", *arguments]) == 1
     said = capsys.readouterr()

@@ -358,7 +358,7 @@ def test_launch_asks_the_trainers_to_save_when_a_server_has_died(
 
 
 @pytest.mark.parametrize("role", [Role.REPLACEABLE, Role.SERVER])
-def test_launch_treats_a_server_that_ends_during_training_as_lost_even_if_it_ends_with_0(
+def test_server_that_exits_with_0_during_training_is_reported_as_lost_by_launch(
     capfd: pytest.CaptureFixture[str], role: Role
 ) -> None:
     ended = _spec("worker 0", "", role)
@@ -389,7 +389,7 @@ assert int(status.partition("SigIgn:")[2].split()[0], 16) & 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the ignored signals from /proc")
-def test_launch_under_nohup_continues_when_the_terminal_is_closed() -> None:
+def test_launch_started_with_nohup_continues_when_the_terminal_is_closed() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert _run_cluster(_spec("worker 0", HANG_UP)) is None

@@ -70,6 +70,17 @@ def test_generated_project_trains_and_declares_its_experiment_as_an_entry_point(
     assert 'demo_lines = "demo_lines.configs"' in (project / "pyproject.toml").read_text()
 
 
+def test_train_py_of_a_generated_project_has_the_flags_of_the_train_command(
+    project: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    flags = ["--experiment=demo_lines/lines", "--mode=train", f"--model_dir={tmp_path}/run"]
+    flags += ["--config_file=smaller.yaml", "--dry_run", "--noenable_async_checkpointing"]
+    done = commands.run(["train.py", *flags], cwd=project)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Estimated memory of a training step" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 def test_generated_project_passes_its_own_tests(project: pathlib.Path) -> None:
     done = commands.run(["-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=project)

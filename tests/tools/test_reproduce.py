@@ -67,6 +67,13 @@ def test_reproduced_run_uses_the_recorded_execution_mode_unless_a_flag_sets_the_
         tools.main(["reproduce", str(chose), f"--model_dir={again}", flag])
     assert [each for each in started[0] if "execution" in each] == [flag]
     assert execution_record.load(str(again)) == recorded
+    # The config of a finished run names the mode, but not the mode of evaluations.
+    other = tmp_path / "other"
+    with pytest.raises(SystemExit):
+        tools.main(["reproduce", str(chose), f"--model_dir={other}"])
+    execution = [each for each in started[1] if "execution" in each]
+    assert execution == ["--set=runtime.execution=auto"]
+    assert execution_record.load(str(other)) == recorded
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def test_mismatched_damaged_or_missing_checkpoint_raises(read_run, trained, trai
         run_model.find_checkpoint(str(tmp_path / "none"))
 
 
-def test_real_inputs_are_the_inputs_that_the_task_passes_to_its_model(read_run, trained):
+def test_example_inputs_of_a_model_are_recorded_as_its_task_passes_them(read_run, trained):
     with run_model.built(read_run(trained).params) as (ctx, _):
         inputs = run_model.real_inputs(ctx)
         data, _ = next(iter(run_model.evaluation_data(ctx)))
@@ -107,7 +107,7 @@ def test_random_inputs_have_the_names_types_and_shapes_of_a_functional_model():
 
 
 @pytest.mark.usefixtures("bfloat16_kernels")
-def test_real_inputs_of_a_functional_model_have_the_names_of_its_inputs(read_run):
+def test_example_inputs_of_a_functional_model_have_the_names_of_its_inputs(read_run):
     params = read_run("vision/digits_mlp", "--set=runtime.mixed_precision_dtype=bfloat16").params
     with run_model.built(params) as (ctx, _):
         inputs = run_model.real_inputs(ctx)
@@ -117,7 +117,9 @@ def test_real_inputs_of_a_functional_model_have_the_names_of_its_inputs(read_run
     ]
 
 
-def test_real_inputs_raise_if_the_task_does_not_call_its_model(read_run, trained, monkeypatch):
+def test_recording_example_inputs_raises_if_the_task_does_not_call_its_model(
+    read_run, trained, monkeypatch
+):
     with run_model.built(read_run(trained).params) as (ctx, _):
         monkeypatch.setattr(
             type(ctx.task), "validation_step", lambda self, inputs, model, metrics: {}
@@ -126,7 +128,7 @@ def test_real_inputs_raise_if_the_task_does_not_call_its_model(read_run, trained
             run_model.real_inputs(ctx)
 
 
-def test_arguments_of_a_sequential_model_are_left_as_they_are() -> None:
+def test_inputs_of_a_sequential_model_are_not_renamed() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     batch = tf.zeros([1, 2])
     assert run_model.in_own_structure(model, [batch]) == [batch]

@@ -39,7 +39,7 @@ def test_train_command_finds_experiments_registered_in_the_working_directory() -
     assert shown == expected
 
 
-def test_error_for_a_value_with_unquoted_spaces_shows_the_quoted_form() -> None:
+def test_error_for_a_flag_value_with_unquoted_spaces_shows_the_quoted_form() -> None:
     flags = ["--experiment=vision/digits_mlp", "--mode=train", "--model_dir=/none"]
     done = commands.run([*TOOLS, "train", *flags, "--set=task.hidden_units=[64,", "64]"])
     assert done.returncode == 2

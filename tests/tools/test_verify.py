@@ -64,6 +64,19 @@ class Poison(orbit.Hook):
                 variable.assign(float("nan") * variable)
 
 
+class EvalMode(orbit.Hook):
+    mode = ""
+
+    def after_eval(self, logs):
+        self.mode = self.trainer.eval_execution
+
+    def state_dict(self):
+        return {"mode": self.mode}
+
+    def load_state_dict(self, state):
+        self.mode = state["mode"]
+
+
 @dataclasses.dataclass
 class Config(cfg.TaskConfig):
     pass
@@ -349,7 +362,7 @@ TAMPERINGS: dict[str, tuple[Callable[[Trained], object], str, str]] = {
 
 @pytest.mark.sample(9)
 @pytest.mark.parametrize("name", TAMPERINGS)
-def test_verify_names_the_chain_link_and_the_file_that_were_tampered_with(
+def test_verify_names_the_checkpoint_chain_entry_and_the_file_that_were_tampered_with(
     name: str, trained: Trained, verify: Verify
 ) -> None:
     tamper, link, file = TAMPERINGS[name]
@@ -384,7 +397,7 @@ def test_verify_accepts_a_killed_run_whose_last_chain_line_is_incomplete_or_miss
 
 
 @pytest.mark.slow
-def test_verify_shows_and_accepts_a_fork_of_the_chain_after_a_damaged_checkpoint(
+def test_verify_accepts_a_run_that_resumed_from_the_checkpoint_before_a_damaged_one(
     trained: Trained, verify: Verify, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # The latest checkpoint is damaged, so the run resumes from the previous one.
@@ -441,7 +454,7 @@ def test_verify_reports_a_package_installed_after_the_run(
 
 
 @pytest.mark.slow
-def test_replayed_segment_reproduces_the_recorded_weights(
+def test_replay_between_two_checkpoints_reproduces_the_recorded_weights(
     made: Trained, verify: Verify, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flag = f"--import={made.plugin}"
@@ -484,7 +497,7 @@ def hooked(made: Trained) -> pathlib.Path:
 
 
 @pytest.mark.slow
-def test_replay_accepts_a_run_whose_best_evaluation_is_older_than_the_segment(
+def test_replay_accepts_a_run_whose_best_evaluation_precedes_the_replayed_steps(
     hooked: pathlib.Path, verify: Verify
 ) -> None:
     # The loss falls, so the first evaluation, at step 10, has the largest one.
@@ -493,7 +506,7 @@ def test_replay_accepts_a_run_whose_best_evaluation_is_older_than_the_segment(
 
 
 @pytest.mark.slow
-def test_replay_of_a_segment_with_a_recovery_does_not_count_its_blow_up_twice(
+def test_replay_of_steps_with_a_recovery_does_not_count_the_loss_blow_up_twice(
     hooked: pathlib.Path, verify: Verify
 ) -> None:
     assert len(json.loads((hooked / "recovery.json").read_text())["blow_ups"]) == 1
@@ -501,7 +514,7 @@ def test_replay_of_a_segment_with_a_recovery_does_not_count_its_blow_up_twice(
 
 
 @pytest.mark.slow
-def test_replay_leaves_the_files_that_hooks_write_elsewhere_as_they_are(
+def test_replay_does_not_change_files_that_hooks_wrote_outside_the_model_directory(
     made: Trained, hooked: pathlib.Path, verify: Verify
 ) -> None:
     written = [made.root / "log.csv", *sorted((made.root / "best").iterdir())]
@@ -511,10 +524,49 @@ def test_replay_leaves_the_files_that_hooks_write_elsewhere_as_they_are(
     assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in written] == before
 
 
+@pytest.fixture(scope="module")
+def chosen(made: Trained) -> pathlib.Path:
+    """Train a run for which `auto` chose XLA, but not for evaluations; `lost` is a killed copy."""
+    run = made.root / "chosen"
+    run.mkdir()
+    seconds = {"graph": 2.0, "xla": 1.0}
+    record = execution_record.ExecutionRecord(
+        execution="xla", reason="faster", train_steps=20, seconds_per_step=seconds
+    )
+    execution_record.save(record, str(run))
+    hooks = [{"name": f"{made.plugin}:{name}"} for name in ("EvalMode", "Killer")]
+    flags = ["--noenable_async_checkpointing", f"--set=trainer.hooks={json.dumps(hooks)}"]
+    assert made.train("chosen", *flags, KILL_AT="15") == -9
+    shutil.copytree(run, made.root / "lost")
+    assert made.train("chosen", *flags) == 0
+    return run
+
+
+@pytest.mark.slow
+def test_replay_trains_and_evaluates_in_the_modes_that_auto_chose(
+    chosen: pathlib.Path, verify: Verify
+) -> None:
+    # The config of the finished run names only the mode of training.
+    assert "execution: xla\n" in (chosen / "params.yaml").read_text()
+    assert verify(chosen, "--trust", "--step=16") == (0, [])
+
+
+@pytest.mark.slow
+def test_steps_are_not_replayed_if_the_record_of_the_mode_that_auto_chose_is_lost(
+    made: Trained, chosen: pathlib.Path, verify: Verify
+) -> None:
+    lost = made.root / "lost"
+    assert verify(lost, "--trust") == (0, [])
+    (lost / "execution.json").unlink()
+    code, (unchecked,) = verify(lost, "--trust")
+    assert (code, unchecked["state"]) == (8, "unchecked")
+    assert unchecked["note"].endswith("; pass --set=runtime.execution=xla")
+
+
 BEST = "official_lite.orbit.hooks:BestCheckpoint"
 
 
-def test_replay_leaves_out_writers_that_the_config_names_by_their_paths() -> None:
+def test_replay_runs_without_writers_that_the_config_names_by_module_path() -> None:
     plateau = {"name": "official_lite.orbit.hooks:KerasCallback", "callback": "ReduceLROnPlateau"}
     entries = [
         {"name": BEST, "metric": "loss"},
@@ -529,14 +581,14 @@ def test_replay_leaves_out_writers_that_the_config_names_by_their_paths() -> Non
     assert left_out == {"BestCheckpoint", "BestCheckpoint_1", "KerasCallback_1"}
 
 
-def test_replay_leaves_out_each_keras_callback_that_writes() -> None:
+def test_replay_runs_without_keras_callbacks_that_write_files() -> None:
     writers = ["BackupAndRestore", "CSVLogger", "ModelCheckpoint", "OrbaxCheckpoint"]
     for callback in [*writers, "RemoteMonitor", "TensorBoard"]:
         entries = [{"name": "keras_callback", "callback": callback}]
         assert verify_tool.leave_out_writers(entries)[0] == [verify_tool._IDLE], callback
 
 
-def test_replay_applies_overrides_of_hooks_before_it_leaves_out_writers(
+def test_replay_applies_config_overrides_of_hooks_before_it_removes_those_that_write(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threshold = {"name": "early_stopping", "metric": "loss", "min_delta": 1}
@@ -567,13 +619,13 @@ def test_replay_applies_overrides_of_hooks_before_it_leaves_out_writers(
         assert yaml_io.parse_value(of_hooks.partition("hooks=")[2], "--set") == expected
 
 
-def test_replay_passes_on_each_argument_of_a_hook_unchanged() -> None:
+def test_replay_passes_all_configured_arguments_to_each_hook() -> None:
     values = [math.inf, -math.inf, 1e30, 1e-7, "1e5", "NaN", "012", "😀\n'\"", None, True, [{}]]
     hooks = [{"name": "mine:Hook", "a b": values}]
     assert yaml_io.parse_value(verify_tool._to_flow(hooks), "--set") == hooks
 
 
-def test_replay_fails_unless_the_code_of_the_run_is_imported_again(
+def test_replay_fails_unless_the_user_code_of_the_run_is_imported_again(
     made: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tools.main(["verify", str(made.run)]) == 2
@@ -619,7 +671,7 @@ def resumed(
     return resume
 
 
-def test_segment_is_replayed_with_its_own_config_and_unchecked_if_that_was_not_kept(
+def test_steps_are_replayed_with_the_config_they_ran_with_and_not_replayed_if_that_is_lost(
     resumed: Callable[..., pathlib.Path], verify: Verify, replays: list[tuple[str, ...]]
 ) -> None:
     # A changed learning rate affects training, so the run keeps the earlier config.
@@ -636,7 +688,7 @@ def test_segment_is_replayed_with_its_own_config_and_unchecked_if_that_was_not_k
     assert replays[2:] == [("ckpt-6", "ckpt-8", "params.yaml")]
 
 
-def test_segment_from_before_the_micro_batches_were_halved_in_the_same_start_is_unchecked(
+def test_steps_before_an_out_of_memory_change_of_micro_batches_are_reported_as_not_replayed(
     train_run: Callable[..., str],
     tmp_path: pathlib.Path,
     verify: Verify,
@@ -675,7 +727,7 @@ def _end_start(run: pathlib.Path, execution: str) -> None:
     chain.append(str(run), "record", {**record.entries, "params_sha256": checksum})
 
 
-def test_segment_is_replayed_with_the_config_in_which_its_start_chose_an_execution_mode(
+def test_steps_are_replayed_in_the_execution_mode_that_auto_chose_for_them(
     trained_run: pathlib.Path, verify: Verify, replays: list[tuple[str, ...]]
 ) -> None:
     _end_start(trained_run, "graph")
@@ -693,7 +745,7 @@ def _end_start_with_xla(run: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("choose", [_choose_xla, _end_start_with_xla], ids=["record", "config"])
-def test_segment_is_unchecked_if_another_execution_mode_was_chosen_later(
+def test_steps_are_not_replayed_if_auto_later_chose_another_execution_mode(
     choose: Callable[[pathlib.Path], None],
     trained_run: pathlib.Path,
     verify: Verify,
@@ -702,7 +754,7 @@ def test_segment_is_unchecked_if_another_execution_mode_was_chosen_later(
     choose(trained_run)
     code, (unchecked,) = verify(trained_run)
     assert (code, unchecked["state"], replays) == (8, "unchecked", [])
-    assert "another execution mode was chosen since ckpt-6" in unchecked["note"]
+    assert "would not use the execution mode of ckpt-6" in unchecked["note"]
     remedy = unchecked["note"].rpartition("pass ")[2]
     assert verify(trained_run, remedy) == (0, [])
     assert replays == [("ckpt-4", "ckpt-6", "params.yaml")]
@@ -735,7 +787,7 @@ def test_verify_refuses_a_run_that_is_still_training_on_another_host(
     assert tools.main(["verify", str(trained_run), "--no-replay"]) == 6
 
 
-def test_checkpoint_of_a_preemption_before_an_evaluation_is_not_replayed(
+def test_checkpoint_saved_on_preemption_before_an_evaluation_is_not_replayed(
     train_run: Callable[..., str],
     tmp_path: pathlib.Path,
     verify: Verify,
@@ -769,7 +821,7 @@ def test_checkpoint_of_a_preemption_before_an_evaluation_is_not_replayed(
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["first", "second"])
-def test_only_the_config_of_a_segment_decides_whether_it_needs_a_cluster(
+def test_replay_needs_a_cluster_only_if_the_config_of_the_replayed_steps_does(
     is_first: bool,
     resumed: Callable[..., pathlib.Path],
     verify: Verify,
@@ -787,11 +839,13 @@ def test_only_the_config_of_a_segment_decides_whether_it_needs_a_cluster(
 SEGMENTS = [("/run/ckpt-4", "/run/ckpt-8"), ("/run/ckpt-8", "/run/ckpt-12")]
 
 
-def test_replay_selects_the_latest_segment_unless_a_step_is_requested() -> None:
+def test_replay_covers_the_steps_before_the_latest_checkpoint_unless_a_step_is_requested() -> None:
     assert [verify_tool.choose(SEGMENTS, step) for step in (None, 4)] == [SEGMENTS[1], SEGMENTS[0]]
 
 
-def test_needs_a_cluster_is_true_only_for_multi_process_strategies(tmp_path: pathlib.Path) -> None:
+def test_only_runs_with_a_multi_process_strategy_need_a_cluster_for_replay(
+    tmp_path: pathlib.Path,
+) -> None:
     for strategy, expected in (("mirrored", False), ("tpu", True)):
         config = tmp_path / "params.yaml"
         config.write_text(f"runtime: {{distribution_strategy: {strategy}}}\n")

@@ -9,7 +9,7 @@ python fashion_mnist_keras.py --data_dir=/data/fashion-mnist
 
 import time
 
-# Read before the imports below, which take seconds.
+# Read the clock before the imports below, which take seconds.
 _BEGAN = time.perf_counter()
 
 import argparse
@@ -119,7 +119,7 @@ def build_dataset(data_dir: pathlib.Path, split: str, *, is_training: bool) -> t
             batch = tf.where(is_flipped, tf.reverse(batch, [2]), batch)
         return batch, tf.gather(one_hot, rows)
 
-    # Rows are shuffled rather than images, and looked up by the batch, which is faster.
+    # Shuffle row indices and look up whole batches, which is faster than shuffling images.
     rows = tf.data.Dataset.range(len(labels))
     if is_training:
         rows = rows.shuffle(len(labels)).batch(BATCH, drop_remainder=True)

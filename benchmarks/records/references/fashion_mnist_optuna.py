@@ -10,7 +10,7 @@ python fashion_mnist_optuna.py --data_dir=/data/fashion-mnist
 
 import time
 
-# Read before the imports below, which take seconds.
+# Read the clock before the imports below, which take seconds.
 _BEGAN = time.perf_counter()
 
 import argparse

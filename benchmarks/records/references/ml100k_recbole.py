@@ -54,7 +54,7 @@ def _train(model_name: str, data_dir: str, seed: int, max_epochs: int) -> None:
         "show_progress": False,
     }
     if model_name == "SASRec":
-        # The loss covers all items, and RecBole rejects negative sampling for such a loss.
+        # Disable negative sampling, which RecBole rejects for a loss over all items.
         settings["train_neg_sample_args"] = None
     params = config.Config(model=model_name, dataset="ml-100k", config_dict=settings)
     # For this dataset, RecBole sets the path to its own copy of the files.

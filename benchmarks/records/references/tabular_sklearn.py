@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--max_epochs", type=int, default=1000)
     args = parser.parse_args()
     features, labels, categorical = load(args.table, args.data_dir)
-    # These are the folds of `split_rows` in experiments/tabular/data.py.
+    # Use the same folds as `split_rows` in experiments/tabular/data.py.
     order = np.random.default_rng(0).permutation(len(labels))
     is_test = np.arange(len(labels)) % NUM_FOLDS == args.fold
     train, test = order[~is_test], order[is_test]

@@ -68,7 +68,7 @@ def _experiment(model: configs.GptModelConfig, train_steps: int) -> cfg.Experime
                 train_steps=train_steps, warmup_steps=100, learning_rate=1e-3, beta_2=0.99
             ),
         ),
-        # In a longer run, `auto` would choose this mode. In `char_gpt`, benchmarking the modes
-        # would take more time than the best mode saves.
+        # This is the mode that `auto` chooses in longer runs. In `char_gpt`, benchmarking the modes
+        # would take more time than the fastest mode saves.
         runtime=cfg.RuntimeConfig(distribution_strategy="one_device", execution="xla"),
     )

@@ -15,7 +15,7 @@ __all__ = ["FEATURE", "load_tokens", "matched_paths", "read_records"]
 
 FEATURE = "ids"
 
-# The separator between files is the first of these tokens that the tokenizer has.
+# Candidates for the separator between files. The first one in the tokenizer's vocabulary is used.
 _BETWEEN_FILES = ("<|endoftext|>", "</s>", "[SEP]")
 
 

@@ -12,11 +12,10 @@ from official_lite.common import errors
 
 __all__ = ["gzip_bits_per_byte", "load_bytes", "list_files"]
 
-# Directories that are skipped: those of installed packages, and those of tests, which some systems
-# lack.
+# Skip installed packages, which differ between machines, and tests, which some systems lack.
 _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
-# The separator before each file, a byte that does not occur in source text.
+# The separator before each file. This byte does not occur in source text.
 _BEFORE_A_FILE = b"\0"
 
 

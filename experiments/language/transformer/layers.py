@@ -122,7 +122,7 @@ class Attention(keras.layers.Layer):
 
 
 def _turn(x: Any) -> Any:
-    """Rotate pairs of elements of (…, time, width) by angles that are proportional to the position.
+    """Rotate pairs of elements of x (…, time, width) by angles proportional to the position.
 
     Each element of the first half of the width forms a pair with one of the second half.
     """

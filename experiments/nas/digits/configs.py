@@ -100,7 +100,7 @@ def _experiment(name: str | None, *, train_steps: int, **one_shot: Any) -> cfg.E
         trainer=nas.OneShotTrainerConfig(
             name=name,
             # The twelve architecture parameters are trained for only some hundred steps, so they
-            # may learn faster than those of a large search space.
+            # can use a higher learning rate than the parameters of a large search space.
             one_shot=nas.OneShotConfig({"arch_learning_rate": 0.005, **one_shot}),
             train_steps=train_steps,
             steps_per_loop=200,

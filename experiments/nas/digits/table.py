@@ -86,7 +86,7 @@ def compute(seeds: Sequence[int] = SEEDS) -> dict[str, list[float]]:
 
 
 class _Path:
-    """A selector that computes the option whose index a variable contains."""
+    """A resolver that computes the option whose index is stored in a variable."""
 
     def __init__(self, index: tf.Variable, choice: Any) -> None:
         self._index = index
@@ -105,7 +105,7 @@ def _train(
 ) -> float:
     """Train an architecture from new weights, and return its validation accuracy.
 
-    The data are not restarted, so each training has its own order of examples.
+    The dataset iterator is not restarted, so each training has its own order of examples.
     """
     index.assign([model.OPERATIONS.index(arch[label]) for label in sorted(arch)])
     fresh = keras.models.clone_model(trainer.model)

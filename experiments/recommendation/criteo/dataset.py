@@ -13,7 +13,7 @@ from official_lite.data import arrays
 
 __all__ = ["best_possible_auc", "build_dataset"]
 
-# For each format, the dataset class that reads the records of a file, and a decoder of batches.
+# Maps each format to the dataset class that reads records and to the decoder of batches.
 _READERS: Mapping[str, tuple[Callable[..., tf.data.Dataset], Callable[..., Any]]] = {
     "tsv": (tf.data.TextLineDataset, features.decode_lines),
     "tfrecord": (

@@ -63,7 +63,7 @@ class Ml100kConfig(cfg.TaskConfig):
             split="train", is_training=True, global_batch_size=2048
         )
     )
-    # One batch holds all 943 users.
+    # A single batch contains all 943 users.
     validation_data: Ml100kDataConfig = dataclasses.field(
         default_factory=lambda: Ml100kDataConfig(
             split="validation", is_training=False, global_batch_size=1024, drop_remainder=False
@@ -222,7 +222,7 @@ def _experiment(task: Ml100kConfig, steps_per_epoch: int) -> cfg.ExperimentConfi
             ],
             optimizer_config=optimization.OptimizationConfig(
                 {
-                    # The epsilon is the default of PyTorch, with which RecBole trains.
+                    # RecBole trains with PyTorch, whose default epsilon is 1e-8.
                     "optimizer": {"type": "adam", "adam": {"epsilon": 1e-8}},
                     "learning_rate": {
                         "type": "constant",

@@ -31,7 +31,7 @@ __all__ = [
     "split_by_time",
 ]
 
-# The validation split and the test split each get this share of a user's ratings.
+# The fraction of a user's ratings in the validation split, and also in the test split.
 _HELD_OUT_SHARE = 0.1
 
 

@@ -99,7 +99,7 @@ class _Tower(keras.layers.Layer):
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         values = tf.gather(self._values, inputs)
-        # Value 0 stands for a missing feature.
+        # The value 0 means that the feature is missing.
         is_given = tf.cast(values[..., tf.newaxis] > 0, self.compute_dtype)
         of_features = tf.reduce_sum(self.features(values) * is_given, axis=1)
         x = tf.concat([self.ids(inputs), of_features], axis=-1)

@@ -1,6 +1,6 @@
 """A startup stage that builds the tree before the first step.
 
-The stage follows PaddleRec, where startup on a cluster differs from startup in one process.
+As in PaddleRec, startup on a cluster and startup in a single process are separate methods.
 """
 
 from typing import Any

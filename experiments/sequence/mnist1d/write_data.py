@@ -11,7 +11,7 @@ import numpy as np
 
 __all__ = ["write"]
 
-# This repeats `data.FILE`, because importing `data` would require TensorFlow.
+# The name is a copy of `data.FILE`, because importing `data` would import TensorFlow.
 _FILE = "mnist1d.npz"
 
 

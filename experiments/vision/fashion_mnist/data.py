@@ -23,7 +23,6 @@ __all__ = ["IMAGE_SHAPE", "NUM_CLASSES", "build_dataset", "load_split"]
 IMAGE_SHAPE = (28, 28, 1)
 NUM_CLASSES = 10
 
-# The image file and the label file of each split.
 _FILES = {
     "train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
     "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),

@@ -44,8 +44,8 @@ def build_dataset(
     images = examples.map(change, num_parallel_calls=os.cpu_count(), deterministic=True)
     size = replicas.per_replica_batch_size(params.global_batch_size, input_context)
     batches = images.batch(size, drop_remainder=True)
-    # The new batches hold the images of the encoded ones, so they also begin at the position. After
-    # `unbatch`, `position.keep` could not know this, and would decode all earlier images again.
+    # The new batches hold the images of the encoded ones, so they also begin at the position.
+    # `position.keep` can't detect this after `unbatch` and would decode all earlier images again.
     position.mark_begin(batches)
     return batches.prefetch(2)
 

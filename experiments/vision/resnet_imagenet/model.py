@@ -11,7 +11,7 @@ __all__ = ["build_model"]
 _MEAN = (123.675, 116.28, 103.53)
 _DEVIATION = (58.395, 57.12, 57.375)
 
-# The filters of the stem. keras-hub supports no other number in such a residual network.
+# The number of filters in the stem. keras-hub supports only this number for this network.
 _FILTERS = 64
 
 

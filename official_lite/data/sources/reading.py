@@ -119,7 +119,7 @@ class EpochOrder:
         self, epoch: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return this pipeline's chunks in an epoch, and the window bounds in chunks and rows."""
-        # Without shuffled chunks, all epochs have the same plan.
+        # Without shuffled chunks, all epochs have the same plan, so use a single cache entry.
         return _plan(self, epoch if self.shuffles_chunks else 0)
 
     def _build_plan(

@@ -59,8 +59,8 @@ class MultiTaskBaseModel(tf.Module):
     @property
     def trainable_variables(self) -> tuple[Any, ...]:
         """The variables that training may change."""
-        # Ask the layers: a frozen layer returns no trainable variables, even if `trainable` is True
-        # for some of its variables.
+        # Get the trainable variables from the layers: a frozen layer returns no trainable
+        # variables, even if `trainable` is True for some of its variables.
         trainable = {
             id(variable)
             for part in self._parts()

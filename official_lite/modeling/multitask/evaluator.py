@@ -91,7 +91,8 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
                 self._global_step,
                 evaluator_options or orbit.StandardEvaluatorOptions(),
                 virtual_replicas,
-                # If there is a trainer, it has built all layers that training calls.
+                # Pass no optimizer if there is a trainer, which has already built all layers that
+                # training uses.
                 None if checkpoint else optimizer,
             )
             for task in self._tasks
@@ -234,7 +235,7 @@ def build_models(
 class _TaskEvaluator(core_trainer.Trainer):
     """Evaluator for a single task, without an optimizer and without state in checkpoints.
 
-    The optimizer that is passed only serves to trace the training step. It is not built, because it
+    `training_optimizer` is used only to trace the training step. It is not built here, because it
     belongs to the models of all tasks.
     """
 

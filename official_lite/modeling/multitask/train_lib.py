@@ -305,7 +305,7 @@ def get_trainer(
             f"Unknown trainer type {config.trainer_type!r}. "
             f"{suggestions.did_you_mean(config.trainer_type, TRAINERS)}"
         )
-    # The fields may have been set after the config was parsed.
+    # Validate again, because fields may have been set after the config was parsed.
     config.validate_fields()
     execution = modes.execution_of(params.runtime)
     if execution == "auto":
@@ -493,8 +493,8 @@ def _create_trainer(
 ) -> core_trainer.Trainer:
     """Build the trainer of one task, and its model for the steps of all tasks.
 
-    Without training, the trainer provides the checkpoint, which contains the same objects as that
-    of the training.
+    A job that only evaluates also needs the trainer, because the trainer's checkpoint contains the
+    same objects as the checkpoints of the training job.
     """
 
     def build(model: keras.Model) -> None:

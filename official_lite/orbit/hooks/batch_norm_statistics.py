@@ -16,7 +16,7 @@ from keras.src.backend.common import stateless_scope
 
 from official_lite import telemetry
 from official_lite.checkpoint import async_checkpoint_manager, directories
-from official_lite.common import errors, keras_variables, nests, user_code
+from official_lite.common import errors, keras_variables, nests, preemption, user_code
 from official_lite.modeling import hyperparams
 from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator
 from official_lite.orbit import reports, runner
@@ -67,18 +67,23 @@ class BatchNormStatistics:
         """Return whether the model has no trainable batch normalization layer."""
         return not self._recorders
 
-    def update(self, num_steps: int) -> Callable[[], None]:
+    def update(self, num_steps: int, ends_on_signal: bool = True) -> Callable[[], None]:
         """Compute the statistics over `num_steps` whole batches and assign them to the layers.
+
+        Args:
+            num_steps: The number of batches.
+            ends_on_signal: Whether a signal that requests a stop ends the computation.
 
         Returns:
             A function that assigns the earlier statistics.
 
         Raises:
             errors.DataError: The training data are empty.
+            errors.PreemptedError: A signal requested a stop. Nothing has changed then.
         """
-        # What layers log in these passes does not belong to the training.
+        # Discard numbers that layers log in these passes, because they are not part of training.
         with telemetry.get_event_storage().muted():
-            totals = self._totals(num_steps) if self._recorders else []
+            totals = self._totals(num_steps, ends_on_signal) if self._recorders else []
         statistics = [each for recorder in self._recorders for each in recorder.statistics]
         earlier = [each.numpy() for each in statistics]
         for recorder, total in zip(self._recorders, totals, strict=True):
@@ -90,7 +95,7 @@ class BatchNormStatistics:
 
         return undo
 
-    def _totals(self, num_steps: int) -> list[Array]:
+    def _totals(self, num_steps: int, ends_on_signal: bool) -> list[Array]:
         if self._dataset is None:
             build = getattr(self.trainer, "build_train_dataset", None)
             self._dataset = self.trainer.train_dataset if build is None else build()
@@ -98,7 +103,7 @@ class BatchNormStatistics:
             self._step_fn = tf.function(self._build_step())
         for recorder in self._recorders:
             recorder.begin()
-        # With gradient accumulation, the dataset has micro-batches.
+        # With gradient accumulation, the dataset yields micro-batches, several for each step.
         config = getattr(self.trainer, "config", None)
         num_parts = hyperparams.get_by_path(config, "trainer.grad_accum_steps") or 1
         iterator = iter(self._dataset)
@@ -111,6 +116,8 @@ class BatchNormStatistics:
             function = self._step_fn.get_concrete_function(iterator)
             stack.enter_context(unchanged(function.graph.variables))
             for part in range(num_steps * num_parts):
+                if ends_on_signal:
+                    preemption.check()
                 try:
                     sums = self._step_fn(iterator)
                 except loop_fns.END_OF_DATA as error:
@@ -341,7 +348,9 @@ class PreciseBatchNorm(Hook):
             self.controller.eval_preparations.append(self._update)
 
     def after_step(self) -> None:
-        self._update()
+        # Complete the update despite a signal: the run saves this step, and a resumed run does not
+        # repeat its update.
+        self._update(ends_on_signal=False)
 
     def after_train(self, success: bool) -> None:
         self._is_training = False
@@ -350,15 +359,15 @@ class PreciseBatchNorm(Hook):
         super().detach()
         self._statistics = None
 
-    def _update(self) -> Callable[[], None] | None:
+    def _update(self, ends_on_signal: bool = True) -> Callable[[], None] | None:
         if self._statistics is None or not self._is_training:
             return None
         optimizer = runner.optimizer_of(self.trainer)
         with ema_optimizer.averaged_weights(optimizer):
-            undo = self._statistics.update(self._num_steps)
+            undo = self._statistics.update(self._num_steps, ends_on_signal)
 
         def undo_in_averages() -> None:
-            # The averages may include the statistics.
+            # Put the averaged weights in place first, because they may include the statistics.
             with ema_optimizer.averaged_weights(optimizer):
                 undo()
 
@@ -369,9 +378,9 @@ class StochasticWeightAveraging(Hook):
     """Averages the trainable weights every `every_n_steps` steps (Izmailov et al., 2018).
 
     All averaged weights count equally. The average is kept in host memory and in the run's
-    checkpoints, so a resumed run continues it exactly. If the resumed run trains other weights, as
-    after a change of `trainer.freeze`, or if the average includes weights from before `start_step`,
-    it starts a new average, with a warning. When training ends without an error:
+    checkpoints, so a resumed run continues it exactly. The resumed run starts a new average, with a
+    warning, if it trains other weights (for example after a change of `trainer.freeze`), or if the
+    average includes weights from before `start_step`. When training ends without an error:
 
     1. The average replaces the weights.
     2. Exact batch normalization statistics are computed for it from `recalibration_steps` batches
@@ -484,10 +493,10 @@ class StochasticWeightAveraging(Hook):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._num_averaged = state["num_averaged"]
-        self._first_step = state.get("first_step")  # Older checkpoints have none.
+        self._first_step = state.get("first_step")  # Older checkpoints lack this entry.
         count = sum(key.startswith("average_") for key in state)
         self._average = [np.array(state[f"average_{i}"]) for i in range(count)]
-        positions = state.get("positions")  # Older checkpoints have none.
+        positions = state.get("positions")  # Older checkpoints lack this entry.
         is_known = bool(positions) and self.trainer is not None
         if is_known and positions != self._trainable_positions():
             logging.warning(
@@ -552,7 +561,7 @@ class StochasticWeightAveraging(Hook):
         return list(trainer.model.trainable_variables)
 
     def _trainable_positions(self) -> list[int]:
-        # Names would not do: those of layers may differ in another process.
+        # Identify weights by position, because the names of layers may differ in another process.
         trainable = {id(weight) for weight in self._weights()}
         trainer: Any = self.trainer
         variables = enumerate(trainer.model.variables)

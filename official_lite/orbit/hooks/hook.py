@@ -79,7 +79,7 @@ class Hook:
         return self.controller.iter
 
     def build_trigger(self) -> triggers.Trigger:
-        """Return when this hook is due. Override it if `every_n_steps` is not flexible enough."""
+        """Return the trigger of this hook; override it if `every_n_steps` is not enough."""
         return triggers.every(self.every_n_steps)
 
     def before_train(self) -> None:
@@ -92,7 +92,7 @@ class Hook:
         """Run after a step at which this hook is due."""
 
     def after_epoch(self) -> None:
-        """Run after every `steps_per_epoch` steps, if the controller knows that number."""
+        """Run after every `steps_per_epoch` steps, if the controller was given that number."""
 
     def after_eval(self, logs: Mapping[str, Any]) -> None:
         """Run after each evaluation, with its results."""
@@ -110,7 +110,7 @@ class Hook:
     def after_train(self, success: bool) -> None:
         """Run at the end of training. `success` is false if training failed.
 
-        After a signal it is true, and so is `controller.is_interrupted`: a resumed run continues.
+        After a stop signal, both `success` and `controller.is_interrupted` are true.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -130,10 +130,10 @@ class Hook:
         """
 
     def detach(self) -> None:
-        """Drop the controller, the trainer and all that belongs to them, so that they can be freed.
+        """Drop all references to the controller and the trainer, so that they can be freed.
 
-        `trainer.fit_memory` calls it before it builds another trainer for the same hook. A subclass
-        that keeps parts of the trainer, such as its model, extends the method.
+        With `trainer.fit_memory`, this method is called before another trainer is built for the
+        same hook. A subclass that keeps parts of the trainer, such as its model, must extend it.
         """
         vars(self).pop("controller", None)
         vars(self).pop("trainer", None)
@@ -361,7 +361,7 @@ class HookStates(tf.train.experimental.PythonState):
                 )
 
     def before_train(self) -> None:
-        """Keep the states of the hooks that the checkpoint of this start does not contain.
+        """Keep the initial states of hooks that the restored checkpoint does not contain.
 
         Call this after the hooks' own `before_train`, which may create the state.
         """
@@ -373,8 +373,8 @@ class HookStates(tf.train.experimental.PythonState):
     def after_restore(self) -> None:
         """Notify the hooks that recovery has restored a checkpoint.
 
-        The checkpoint may be from an earlier start, which did not have all of the hooks. The other
-        hooks return to the states with which they began.
+        The checkpoint may be from an earlier start that did not have all of the hooks. Hooks that
+        are not in the checkpoint return to their initial states.
         """
         for name, state in (self._first_states or {}).items():
             if state and name not in self._restored:
@@ -514,7 +514,7 @@ class HookList:
             _dispatch(self._hooks, "after_epoch")
 
     def after_eval(self, logs: Mapping[str, Any]) -> None:
-        """Call `after_eval` of all hooks; of those that may set the weights, last."""
+        """Call `after_eval` of all hooks, and last of those that may set the weights."""
         _dispatch(sorted(self._hooks, key=lambda hook: hook.sets_weights), "after_eval", logs)
 
     def dispatch(self, event: str, *args: Any) -> None:
@@ -539,7 +539,8 @@ class HookList:
             self._states = checkpoint.hooks = HookStates(self._hooks)
 
     def _save_attributes_in(self, checkpoint: tf.train.Checkpoint) -> None:
-        # Begin anew, because the hooks of an earlier controller would be known.
+        # Remove what an earlier controller added, because `find_state` skips objects that are in
+        # the checkpoint.
         attributes.replace(checkpoint, _ATTRIBUTES, None)
         known = attributes.parts_of(checkpoint)
         found = []

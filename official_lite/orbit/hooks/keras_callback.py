@@ -84,8 +84,8 @@ class KerasCallback(Hook):
         KerasCallback(keras.callbacks.ReduceLROnPlateau(patience=2))
         {name: keras_callback, callback: CSVLogger, filename: runs/digits/log.csv}
 
-    * An epoch is `steps_per_epoch` steps, if the controller knows that number. Otherwise an epoch
-      ends with each evaluation, and a run without evaluations is one epoch.
+    * An epoch is `steps_per_epoch` steps, if the controller was given that number. Otherwise an
+      epoch ends with each evaluation, and a run without evaluations is one epoch.
     * At the end of an epoch, `logs` contains the last training report, and the results of the
       evaluation within the epoch with the prefix `val_`. Nested names are joined with `/`.
       `training_loss` and `validation_loss` are renamed to `loss` and `val_loss`.
@@ -107,15 +107,15 @@ class KerasCallback(Hook):
       the run are not passed to it, and `on_train_end` is not called after an error. A run that
       resumes from its own checkpoint does not restore the weights of `BackupAndRestore`, which
       belong to another step.
-    * If training resumes, `CSVLogger` continues its file, also without `append`. Rows after the
+    * If training resumes, `CSVLogger` continues its file, even without `append`. Rows after the
       restored step are removed.
     * If a controller trains several times in a row, Keras' own callbacks continue with their state.
     * Checkpoints contain the epoch number, the step at which the epoch began, the last training
       report, the results of the evaluation within the epoch, and the callback's own state: its
       attributes that are numbers, strings, arrays, or lists and dictionaries of them, if they
       changed since `on_train_begin`. Arguments of Keras' own classes are taken from the config. A
-      callback of another class or with another `monitor` than the saved one starts anew, in the
-      current epoch of the run.
+      callback whose class or `monitor` differs from the saved one starts with its initial state, in
+      the current epoch of the run.
 
     Args:
         callback: A callback, the name of a class in `keras.callbacks`, or `module:Class`.
@@ -128,7 +128,7 @@ class KerasCallback(Hook):
         errors.ConfigError: There is no such class, or it takes different arguments.
     """
 
-    # An evaluation may end the training, in which `EarlyStopping` restores the best weights.
+    # An evaluation may end training, and `EarlyStopping` then restores the best weights.
     sets_weights = True
 
     def __init__(
@@ -176,9 +176,10 @@ class KerasCallback(Hook):
         return type(self.callback).__module__.startswith("keras.")
 
     def _identity(self) -> dict[str, str]:
-        """Return what tells this callback from the callbacks of other hooks."""
+        """Return the fields that distinguish this callback from those of other hooks."""
         monitor = getattr(self.callback, "monitor", "")
-        # The text of another object may contain an address, which differs in each process.
+        # Ignore other objects, because their text may contain an address, which differs in each
+        # process.
         named = monitor if isinstance(monitor, str) else ""
         return {"callback": type(self.callback).__name__, "monitor": named}
 
@@ -202,7 +203,7 @@ class KerasCallback(Hook):
                 f"{'increase `patience` or ' if is_early else ''}remove the callback"
             )
             if self._first_step is None:
-                # No step follows, so the evaluation that repeats the last one must end no epoch.
+                # No step follows, so a repeated evaluation of the last step must not end an epoch.
                 self._first_step = self.controller.step
         elif self._first_step is None:
             self._begin_epoch()
@@ -299,8 +300,8 @@ class KerasCallback(Hook):
             self._has_stopped = self._stays_stopped()
 
     def after_restore(self) -> None:
-        # A checkpoint from which training starts was saved before `on_epoch_begin`, which may set
-        # the learning rate.
+        # The checkpoint was saved before the epoch began. Call `on_epoch_begin` again, because it
+        # may set the learning rate.
         if self._is_training and self._first_step is None:
             self._begin_epoch()
 
@@ -351,7 +352,7 @@ class KerasCallback(Hook):
 
     def _end_epoch(self) -> None:
         self._epoch_logs = {**self._train_logs(), **self._validation_logs}
-        # A metric may no longer be reported.
+        # Clear the logs, because the next epoch may not report all of these metrics.
         self._validation_logs, self._earlier_logs = {}, {}
         self._call("on_epoch_end", self._epoch, self._epoch_logs)
         self._epoch, self._first_step = self._epoch + 1, None
@@ -411,7 +412,7 @@ class KerasCallback(Hook):
         self.controller.request_stop(f"{'early stopping: ' if is_early else ''}{name} {what}")
 
     def _stays_stopped(self) -> bool:
-        """Return whether the restored run has been stopped by the callback for good."""
+        """Return whether the restored run must not continue, because the callback stopped it."""
         if self._has_stopped and isinstance(self.callback, keras.callbacks.EarlyStopping):
             return self.callback.wait >= self.callback.patience
         return self._has_stopped
@@ -434,7 +435,7 @@ class KerasCallback(Hook):
     def detach(self) -> None:
         super().detach()
         self._model = None
-        # The callback may override the method, and expect a model.
+        # Call the base method, because an override in the callback may require a model.
         keras.callbacks.Callback.set_model(self.callback, None)
 
     def _set_model(self) -> None:
@@ -533,7 +534,7 @@ class _CallbackState:
         self.restored: dict[str, Any] = {}
 
     def begin(self) -> None:
-        """Record the attributes as `on_train_begin` has left them."""
+        """Record the attributes; called after `on_train_begin`."""
         self._initial = copy.deepcopy(self._attributes())
         self.has_begun = True
 

@@ -57,8 +57,8 @@ class IterationTimer(Hook):
     * `epoch_seconds`: the time of the epoch in the compiled loop. For the epoch in which a run
       resumes, only the remaining part counts.
 
-    The hook reads the clock whenever the loop stops for any other reason. If recovery restores a
-    checkpoint, all measurements begin anew there, except that of the total time in the log.
+    The hook also reads the clock whenever the loop stops for another reason. If recovery restores a
+    checkpoint, all measurements restart, except for the total time in the log.
 
     Args:
         every_n_steps: The interval.
@@ -89,7 +89,8 @@ class IterationTimer(Hook):
         self._begin(self._start)
 
     def after_restore(self) -> None:
-        # The time of the discarded steps must not count for the steps that are kept.
+        # Restart, because the time of discarded steps must not count toward the steps that are
+        # kept.
         self._begin(self._mark())
 
     def after_step(self) -> None:
@@ -196,24 +197,27 @@ class StallWarning(Hook):
 
     def __init__(self, seconds: float = 600.0) -> None:
         self._seconds = seconds
-        self._stopped = threading.Event()
+        # An event can't be copied, but the hooks of a pipeline are, so do not create it here.
+        self._stopped: threading.Event | None = None
         self._thread: threading.Thread | None = None
 
     def before_train(self) -> None:
-        self._stopped.clear()
-        self._thread = threading.Thread(target=self._watch, name="stall_warning", daemon=True)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(
+            target=self._watch, args=(self._stopped,), name="stall_warning", daemon=True
+        )
         self._thread.start()
 
     def after_train(self, success: bool) -> None:
-        self._stopped.set()
-        if self._thread is not None:
+        if self._stopped is not None and self._thread is not None:
+            self._stopped.set()
             self._thread.join()
-            self._thread = None
+        self._stopped = self._thread = None
 
-    def _watch(self) -> None:
+    def _watch(self, stopped: threading.Event) -> None:
         step, waited, limit = self.controller.step, 0.0, self._seconds
         pause = self._seconds / 4
-        while not self._stopped.wait(pause):
+        while not stopped.wait(pause):
             now = self.controller.step
             if now != step:
                 step, waited, limit = now, 0.0, self._seconds
@@ -597,16 +601,16 @@ class InputWait(Hook):
 
     The goodput of the run counts this time as `waiting_for_input`; see `common.goodput`.
 
-    The first `every_n_steps` steps of a run are skipped because they include compilation, and so
-    are the steps between a checkpoint that a recovery has restored and the next multiple. The share
-    is an upper bound on the time that a faster input pipeline could save. On accelerators, where
-    the host runs ahead of the device, the actual saving can be smaller, because the device may
-    still be busy while the host waits.
+    The first `every_n_steps` steps of a run are skipped, because they include compilation. After a
+    recovery, the steps up to the next multiple are also skipped. The share is an upper bound on the
+    time that a faster input pipeline could save. On accelerators, where the host runs ahead of the
+    device, the actual saving can be smaller, because the device may still be busy while the host
+    waits.
 
     The time is measured inside the compiled loop, around each `next`, which adds two clock reads
-    and an addition (some microseconds). If several iterators are read at the same time, their times
-    add up, to a share of at most 1. If the hook cannot instrument the training step, it warns and
-    logs nothing. This is the case for a trainer that is not a `StandardTrainer`, for parameter
+    and an addition (a few microseconds). If several iterators are read at the same time, their
+    times add up, to a share of at most 1. If the hook cannot instrument the training step, it warns
+    and logs nothing. This is the case for a trainer that is not a `StandardTrainer`, for parameter
     servers, and for a step that does not call `next`.
 
     Args:
@@ -638,9 +642,9 @@ class InputWait(Hook):
         self._clock = self._timed_trainer = None
 
     def after_restore(self) -> None:
-        # The goodput already counts the time since the checkpoint as lost, so the waits in it must
-        # not be subtracted from the time that was kept. The next mark is made after a step, because
-        # a recovery may repeat steps after it has restored the checkpoint.
+        # Discard the mark, because the goodput already counts the time since the checkpoint as
+        # lost, including the waits. Set no new mark here, because recovery may still repeat steps;
+        # the next `after_step` sets it.
         self._last = None
 
     def after_step(self) -> None:

@@ -357,6 +357,7 @@ class BestCheckpoint(Hook):
         self.directory = directory
         self._max_to_keep = max_to_keep
         self._best: best_checkpoints.BestCheckpoints | None = None
+        self._opened = ""
         # The step to which the best checkpoints must be rewound before they change; None if they
         # are up to date.
         self._rewind_to: int | None = None
@@ -423,12 +424,13 @@ class BestCheckpoint(Hook):
 
     def _open(self) -> best_checkpoints.BestCheckpoints:
         """Return the best checkpoints. The first call reads the results of earlier runs."""
-        if self._best is None:
+        directory = output_directory(self, self.directory)
+        # A hook that is used again in another run keeps the best checkpoints of that run.
+        if self._best is None or directory != self._opened:
             _checkpoint_manager(self)
+            self._opened = directory
             self._best = best_checkpoints.BestCheckpoints(
-                output_directory(self, self.directory),
-                max_to_keep=self._max_to_keep,
-                strategy=self.controller.strategy,
+                directory, max_to_keep=self._max_to_keep, strategy=self.controller.strategy
             )
         return self._best
 
@@ -465,8 +467,8 @@ class ExportModel(Hook):
     An export is written under a temporary name first, so every export under its final name is
     complete. If the optimizer averages the weights, the averaged weights are exported.
 
-    After a recovery from a blow-up, the next export replaces those of later steps. A model with a
-    trainable weight that is not finite is exported only at the end.
+    After a recovery from a blow-up, the next export removes the exports of later steps. A model
+    with a trainable weight that is not finite is exported only at the end.
 
     Args:
         every_n_steps: The interval. 0 exports only at the end. Successful training always exports
@@ -531,7 +533,7 @@ class ExportModel(Hook):
     def _remove_discarded(self) -> None:
         """Remove the exports of later steps, which a recovery has discarded.
 
-        Exports of earlier starts stay, because training may have gone back on purpose.
+        Exports of earlier starts are kept, because the user may have rewound the run on purpose.
         """
         for step in [step for step in self._exported if step > self.controller.step]:
             path = self._exported.pop(step)

@@ -46,7 +46,7 @@ def test_every_shuffle_window_except_the_last_has_the_minimum_number_of_rows():
 
 
 @pytest.mark.parametrize(("num_pipelines", "pipeline"), [(1, 0), (4, 3), (9, 8)])
-def test_find_returns_the_epoch_window_and_offset_of_each_row_number(num_pipelines, pipeline):
+def test_position_of_a_row_is_given_by_its_epoch_shuffle_window_and_offset(num_pipelines, pipeline):
     one = order(shuffled_rows=4, num_pipelines=num_pipelines, pipeline=pipeline)
     number = 0
     for epoch in range(4):

@@ -74,10 +74,11 @@ def test_source_that_cannot_be_opened_raises_an_error_naming_its_file(tmp_path):
             registry.open_source(name, [path])
 
 
-def test_overwritten_row_file_is_read_again_when_its_source_is_reopened(tmp_path):
+@pytest.mark.parametrize("name", ["parquet", "huggingface"])
+def test_overwritten_row_file_is_read_again_when_its_source_is_reopened(name, tmp_path):
     for num_rows in (10, 20):
-        path = row_files.write("parquet", tmp_path, num_rows, num_files=1).replace("*", "0")
-        assert registry.open_source("parquet", [path]).num_rows == num_rows
+        path = row_files.write(name, tmp_path, num_rows, num_files=1).replace("*", "0")
+        assert registry.open_source(name, [path]).num_rows == num_rows
 
 
 def test_file_parts_are_grouped_until_a_chunk_reaches_its_minimum_size():
@@ -215,12 +216,6 @@ def test_saved_hugging_face_dataset_is_read_with_its_values_and_dtypes(tmp_path)
     np.testing.assert_array_equal(read["grid"], grid)
     assert read["label"].tolist() == content["label"]
     assert read["tokens"].dtype == np.int32
-
-
-def test_rewritten_hugging_face_directory_is_read_again_when_its_source_is_reopened(tmp_path):
-    for num_rows in (10, 20):
-        datasets.Dataset.from_dict({"x": range(num_rows)}).save_to_disk(tmp_path / "x")
-        assert registry.open_source("huggingface", [str(tmp_path / "x")]).num_rows == num_rows
 
 
 def test_selected_rows_of_a_saved_hugging_face_dataset_keep_their_order(tmp_path):

@@ -113,7 +113,7 @@ def test_pretraining_example_consists_of_two_contiguous_text_segments_with_separ
         assert types[len(first) + 2] == 1
 
 
-def test_second_segment_is_the_next_sentence_in_half_of_the_pretraining_examples() -> None:
+def test_second_bert_segment_follows_the_first_in_half_of_the_pretraining_examples() -> None:
     labels = _examples()[1]["next_sentence_labels"]
     # One in eight randomly drawn second parts happens to be the next sentence.
     assert labels.mean() == pytest.approx(0.5 * 7 / 8, abs=0.03)
@@ -155,7 +155,7 @@ def test_resumed_training_continues_with_the_next_batch(files: pathlib.Path) -> 
             np.testing.assert_array_equal(values, other[name])
 
 
-def test_different_batches_mask_different_words_of_the_same_text(
+def test_same_text_is_masked_at_different_words_in_different_batches(
     files: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     (tmp_path / "text.txt").write_text("one and two are here.\n" * 100)
@@ -265,7 +265,7 @@ def test_seq_length_that_differs_between_splits_or_exceeds_position_embeddings_i
 
 
 @pytest.mark.slow
-def test_final_evaluation_gives_the_same_metrics_as_mode_eval(
+def test_final_evaluation_after_training_gives_the_same_metrics_as_eval_mode(
     files: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     evaluations.assert_equal_to_mode_eval(_params(files), tmp_path / "run")

@@ -1,4 +1,3 @@
-import json
 import pathlib
 
 import pytest
@@ -7,7 +6,8 @@ from experiments.language.causal_lm import generate
 from experiments.language.char_gpt import configs, data, task
 from official_lite import pipeline
 from official_lite.common import errors
-from tests import commands, downloads
+from tests import downloads
+from tests.experiments import evaluations
 
 SHAKESPEARE, needs_shakespeare = downloads.needs("tinyshakespeare.txt")
 TEXT = "Wer reitet so spät durch Nacht und Wind?\n" * 40
@@ -71,11 +71,9 @@ def test_generate_command_continues_a_prompt_with_the_trained_model(
 
 @pytest.mark.slow
 @needs_shakespeare
-def test_short_training_reaches_the_validation_loss_of_the_readme(tmp_path: pathlib.Path) -> None:
-    command = ["train.py", "--experiment=language/char_gpt", "--mode=train_and_eval"]
-    command += [f"--model_dir={tmp_path}", f"--set=task.input_path={SHAKESPEARE}"]
-    command += ["--set=trainer.train_steps=200"]
-    assert commands.run(command).returncode == 0
-    lines = (tmp_path / "metrics.json").read_text().splitlines()
-    records = [r for r in map(json.loads, lines) if r["split"] == "validation"]
-    assert records[-1]["validation_loss"] <= 2.3
+def test_short_training_of_the_character_model_reaches_the_validation_loss_in_its_readme(
+    tmp_path: pathlib.Path,
+) -> None:
+    flags = [f"--set=task.input_path={SHAKESPEARE}", "--set=trainer.train_steps=200"]
+    evaluations.train_by_command("language/char_gpt", tmp_path, *flags)
+    assert evaluations.validations(tmp_path)[-1]["validation_loss"] <= 2.3

@@ -80,7 +80,7 @@ def test_tfrecord_files_contain_the_same_token_windows_as_the_text_files(
 
 
 @pytest.mark.parametrize("block", ["predict_data", "test_data"])
-def test_text_of_a_prediction_or_a_test_is_read_from_its_own_input_path(
+def test_predict_and_test_modes_read_the_text_of_their_own_input_paths(
     files: pathlib.Path, block: str
 ) -> None:
     params = _params(files, "text").task
@@ -120,7 +120,7 @@ def test_missing_or_invalid_tokenizer_and_too_small_vocab_size_are_refused(
 
 
 @pytest.mark.slow
-def test_final_evaluation_gives_the_same_metrics_as_mode_eval(
+def test_final_evaluation_after_training_gives_the_same_metrics_as_eval_mode(
     files: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     params = _params(files, "text")

@@ -48,7 +48,7 @@ def test_criteo_line_with_a_missing_field_is_refused() -> None:
 
 
 @needs_sample
-def test_sample_of_the_real_criteo_dataset_is_decoded_to_valid_features() -> None:
+def test_lines_of_the_real_criteo_dataset_are_decoded_to_valid_features() -> None:
     lines = [line.replace(",", "\t") for line in SAMPLE.read_text().splitlines()[1:]]
     dense, rows, labels = _inputs(lines)
     assert dense.shape == (200, 13)

@@ -1,7 +1,6 @@
 """The computations and the training of DLRM and DeepFM."""
 
 import itertools
-import json
 import pathlib
 
 import keras
@@ -17,7 +16,8 @@ from experiments.recommendation.dlrm import configs as dlrm_configs
 from experiments.recommendation.dlrm import model as dlrm_model
 from official_lite.common import errors
 from official_lite.core import task_factory
-from tests import commands, rounding
+from tests import rounding
+from tests.experiments import evaluations
 
 FACTORIES = [dlrm_configs.dlrm, deepfm_configs.deepfm]
 
@@ -80,8 +80,6 @@ def test_best_possible_auc_is_reported_only_for_generated_data() -> None:
 def test_ctr_experiment_reaches_an_auc_within_0_01_of_the_best_possible_auc(
     tmp_path: pathlib.Path, name: str
 ) -> None:
-    command = ["train.py", f"--experiment=recommendation/{name}", "--mode=train_and_eval"]
-    assert commands.run([*command, f"--model_dir={tmp_path}"]).returncode == 0
-    lines = (tmp_path / "metrics.json").read_text().splitlines()
-    records = [r for r in map(json.loads, lines) if r["split"] == "validation"]
-    assert records[-1]["auc"] >= records[-1]["best_possible_auc"] - 0.01
+    evaluations.train_by_command(f"recommendation/{name}", tmp_path)
+    last = evaluations.validations(tmp_path)[-1]
+    assert last["auc"] >= last["best_possible_auc"] - 0.01

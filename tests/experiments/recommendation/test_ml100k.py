@@ -13,7 +13,7 @@ from official_lite import pipeline
 from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
 from official_lite.data import position
-from tests import commands, downloads
+from tests import downloads
 from tests.experiments import evaluations
 
 ML_100K, needs_ml_100k = downloads.needs("ml-100k")
@@ -314,11 +314,7 @@ def test_resumed_training_has_the_weights_of_an_uninterrupted_run(
         params.phases = []
         return pipeline.RunPipeline(params, "train_and_eval", str(tmp_path / name)).run()[0]
 
-    unbroken = train("unbroken", 9)
-    train("resumed", 4)
-    resumed = train("resumed", 9)
-    for one, other in zip(unbroken.weights, resumed.weights, strict=True):
-        np.testing.assert_array_equal(one, other)
+    evaluations.assert_resumes_exactly(train, 4, 9)
 
 
 def test_metrics_on_the_test_split_are_computed_with_the_best_validation_checkpoint(
@@ -327,7 +323,7 @@ def test_metrics_on_the_test_split_are_computed_with_the_best_validation_checkpo
     params = _experiment(directory, 40, configs.ml100k_bpr)
     trained, logs = pipeline.RunPipeline(params, "train_and_eval", str(tmp_path / "run")).run()
     best = json.loads((tmp_path / "run" / "training" / "best_ckpt" / "info.json").read_text())
-    validations = evaluations.validations(tmp_path / "run" / "training", "train_and_eval")
+    validations = evaluations.validations(tmp_path / "run" / "training")
     assert best["mrr"] == max(record["mrr"] for record in validations)
     splits = data.split_at_random(directory, 0)
     test = configs.Ml100kConfig().validation_data.replace(split="test")
@@ -341,7 +337,7 @@ def test_metrics_on_the_test_split_are_computed_with_the_best_validation_checkpo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("factory", FACTORIES)
-def test_final_evaluation_gives_the_same_metrics_as_mode_eval(
+def test_final_evaluation_after_training_gives_the_same_metrics_as_eval_mode(
     directory: str, tmp_path: pathlib.Path, factory: Callable[[], cfg.ExperimentConfig]
 ) -> None:
     params = _experiment(directory, 4, factory)
@@ -351,9 +347,10 @@ def test_final_evaluation_gives_the_same_metrics_as_mode_eval(
 
 @pytest.mark.slow
 @needs_ml_100k
-def test_experiment_reaches_the_mrr_of_its_readme(tmp_path: pathlib.Path) -> None:
-    command = ["train.py", "--experiment=recommendation/ml100k_bpr", "--mode=train_and_eval"]
-    command += [f"--model_dir={tmp_path}", f"--set=task.input_path={ML_100K}"]
-    assert commands.run(command).returncode == 0
+def test_movielens_experiment_reaches_the_mean_reciprocal_rank_in_its_readme(
+    tmp_path: pathlib.Path,
+) -> None:
+    flag = f"--set=task.input_path={ML_100K}"
+    evaluations.train_by_command("recommendation/ml100k_bpr", tmp_path, flag)
     (record,) = evaluations.validations(tmp_path / "test", "eval")
     assert record["mrr"] > 0.42

@@ -1,4 +1,3 @@
-import json
 import pathlib
 from typing import Any
 
@@ -9,7 +8,7 @@ import tensorflow as tf
 from experiments.recommendation.tdm import configs, data, model, startup, tree
 from official_lite import pipeline
 from official_lite.common import errors
-from tests import commands
+from tests.experiments import evaluations
 
 NUM_ITEMS = 40
 
@@ -45,7 +44,7 @@ def test_items_of_the_same_topic_are_neighbors_in_the_item_tree() -> None:
     assert min(shares) > 0.8
 
 
-def test_path_of_an_item_leads_from_the_root_of_the_tree_to_its_leaf(matcher) -> None:
+def test_item_path_leads_from_the_root_of_the_tree_to_the_leaf_of_the_item(matcher) -> None:
     path = matcher.path_to(tf.range(NUM_ITEMS)).numpy()
     assert path.shape == (NUM_ITEMS, 6)
     assert (path[:, 0] // 2 == 1).all()
@@ -93,13 +92,11 @@ def _train(model_dir: pathlib.Path, train_steps: int) -> Any:
 
 @pytest.mark.slow
 def test_startup_stage_builds_an_item_tree_that_a_resumed_run_keeps(tmp_path: pathlib.Path) -> None:
-    unbroken = _train(tmp_path / "unbroken", 20)
-    _train(tmp_path / "run", 12)
-    resumed = _train(tmp_path / "run", 20)
+    _, resumed = evaluations.assert_resumes_exactly(
+        lambda name, train_steps: _train(tmp_path / name, train_steps), 12, 20
+    )
     in_order = model.TreeMatcher(configs.TdmModelConfig(), 80)
     assert not np.array_equal(resumed.item_of_leaf.numpy(), in_order.item_of_leaf.numpy())
-    for weight, other in zip(unbroken.weights, resumed.weights, strict=True):
-        np.testing.assert_array_equal(weight.numpy(), other.numpy())
 
 
 def test_startup_stage_refuses_item_trees_that_differ_between_workers(two_replicas) -> None:
@@ -124,8 +121,6 @@ def test_startup_stage_refuses_item_trees_that_differ_between_workers(two_replic
 def test_recall_is_at_least_five_times_the_recall_of_recommending_popular_items(
     tmp_path: pathlib.Path,
 ) -> None:
-    command = ["train.py", "--experiment=recommendation/tdm", "--mode=train_and_eval"]
-    assert commands.run([*command, f"--model_dir={tmp_path}"]).returncode == 0
-    lines = (tmp_path / "metrics.json").read_text().splitlines()
-    records = [r for r in map(json.loads, lines) if r["split"] == "validation"]
-    assert records[-1]["recall"] >= 5 * records[-1]["popularity_recall"]
+    evaluations.train_by_command("recommendation/tdm", tmp_path)
+    last = evaluations.validations(tmp_path)[-1]
+    assert last["recall"] >= 5 * last["popularity_recall"]

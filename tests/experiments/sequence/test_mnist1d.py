@@ -1,7 +1,4 @@
-import json
 import pathlib
-import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,15 +64,6 @@ def _train(
     return pipeline.RunPipeline(params, "train_and_eval", str(model_dir)).run()
 
 
-def test_mnist1d_config_is_built_without_importing_tensorflow() -> None:
-    code = (
-        "import sys; from experiments.sequence.mnist1d import configs;"
-        "configs.mnist1d().validate();"
-        "assert 'tensorflow' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_mnist1d_curves_are_loaded_as_float32_and_labels_as_int32(directory: pathlib.Path) -> None:
     curves, labels = data.load_split(str(directory), "test")
     with np.load(directory / data.FILE) as file:
@@ -111,7 +99,7 @@ def _changed(curves: np.ndarray, **changes: float) -> np.ndarray:
     return data.change_at_random(params, tf.constant([0, 3], tf.int64), batch)[0].numpy()
 
 
-def test_shift_rolls_the_points_of_a_curve_by_at_most_max_shift() -> None:
+def test_random_shift_rolls_the_points_of_a_curve_by_at_most_max_shift() -> None:
     curve = np.random.default_rng(0).normal(size=(1, 40, 1)).astype(np.float32)
     changed = _changed(np.repeat(curve, 64, axis=0), max_shift=2)
     rolled = {shift: np.roll(curve[0], shift, axis=0) for shift in range(-2, 3)}
@@ -122,7 +110,7 @@ def test_shift_rolls_the_points_of_a_curve_by_at_most_max_shift() -> None:
     assert set.union(*found) == set(rolled)
 
 
-def test_scale_multiplies_the_curve_and_shear_adds_a_line() -> None:
+def test_random_scale_multiplies_a_curve_and_random_shear_adds_a_line_to_it() -> None:
     curve = np.linspace(1, 2, 40, dtype=np.float32)[np.newaxis, :, np.newaxis]
     curves = np.repeat(curve, 64, axis=0)
     factors = _changed(curves, max_scale=0.25) / curves
@@ -170,15 +158,14 @@ def test_reported_accuracy_is_the_share_of_correct_predictions(
 def test_interrupted_training_ends_with_the_exact_weights_of_an_uninterrupted_run(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    unbroken, _ = _train(directory, tmp_path / "unbroken", train_steps=6)
-    _train(directory, tmp_path / "resumed", train_steps=3)
-    resumed, _ = _train(directory, tmp_path / "resumed", train_steps=6)
-    for one, other in zip(unbroken.weights, resumed.weights, strict=True):
-        np.testing.assert_array_equal(one, other)
+    def train(name: str, train_steps: int) -> keras.Model:
+        return _train(directory, tmp_path / name, train_steps)[0]
+
+    evaluations.assert_resumes_exactly(train, 3, 6)
 
 
 @pytest.mark.slow
-def test_final_evaluation_gives_the_same_metrics_as_mode_eval(
+def test_final_evaluation_after_training_gives_the_same_metrics_as_eval_mode(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     evaluations.assert_equal_to_mode_eval(_experiment(directory, 4), tmp_path / "run")
@@ -198,6 +185,4 @@ def test_first_200_steps_on_mnist1d_beat_the_mlp_accuracy_of_the_paper(
         }
     )
     pipeline.RunPipeline(params, "train_and_eval", str(tmp_path / "run")).run()
-    lines = (tmp_path / "run" / "metrics.json").read_text().splitlines()
-    last = [record for record in map(json.loads, lines) if record["split"] == "validation"][-1]
-    assert last["accuracy"] > 0.68
+    assert evaluations.validations(tmp_path / "run")[-1]["accuracy"] > 0.68

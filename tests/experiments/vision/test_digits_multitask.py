@@ -7,7 +7,7 @@ import pytest
 from experiments.vision.digits_multitask import configs, task
 from official_lite import pipeline
 from official_lite.core import task_factory
-from tests import commands
+from tests.experiments import evaluations
 
 
 @pytest.fixture
@@ -65,10 +65,8 @@ def test_run_trains_evaluates_and_records_the_best_metrics_of_both_tasks(
 @pytest.mark.slow
 def test_training_with_the_parity_task_improves_digit_accuracy(tmp_path: pathlib.Path) -> None:
     def last_accuracy(name: str, *flags: str) -> float:
-        command = ["train.py", "--experiment=vision/digits_multitask", "--mode=train_and_eval"]
-        assert commands.run([*command, f"--model_dir={tmp_path / name}", *flags]).returncode == 0
-        lines = map(json.loads, (tmp_path / name / "metrics.json").read_text().splitlines())
-        return [r["digit/accuracy"] for r in lines if r["split"] == "validation"][-1]
+        evaluations.train_by_command("vision/digits_multitask", tmp_path / name, *flags)
+        return evaluations.validations(tmp_path / name)[-1]["digit/accuracy"]
 
     alone = last_accuracy("alone", "--set=task.task_routines[1].task_weight=0")
     assert last_accuracy("both") > alone

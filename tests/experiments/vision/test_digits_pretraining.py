@@ -1,4 +1,3 @@
-import json
 import pathlib
 
 import numpy as np
@@ -8,7 +7,8 @@ import tensorflow as tf
 from experiments.vision.digits import data as digits
 from experiments.vision.digits_pretraining import configs, data
 from official_lite import pipeline
-from tests import commands, rounding
+from tests import rounding
+from tests.experiments import evaluations
 
 
 def test_labeled_images_are_the_first_two_of_each_class() -> None:
@@ -57,10 +57,8 @@ def test_finetuning_starts_from_the_pretrained_encoder_and_exports_a_saved_model
 @pytest.mark.slow
 def test_pretraining_improves_accuracy_with_few_labels(tmp_path: pathlib.Path) -> None:
     def last_accuracy(name: str, directory: pathlib.Path) -> float:
-        command = ["train.py", f"--experiment=vision/{name}", "--mode=train_and_eval"]
-        assert commands.run([*command, f"--model_dir={tmp_path / name}"]).returncode == 0
-        lines = map(json.loads, (directory / "metrics.json").read_text().splitlines())
-        return [record["accuracy"] for record in lines if record["split"] == "validation"][-1]
+        evaluations.train_by_command(f"vision/{name}", tmp_path / name)
+        return evaluations.validations(directory)[-1]["accuracy"]
 
     alone = last_accuracy("digits_few_labels", tmp_path / "digits_few_labels")
     pretrained = last_accuracy("digits_pretraining", tmp_path / "digits_pretraining" / "finetune")

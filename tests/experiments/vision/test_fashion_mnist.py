@@ -124,7 +124,7 @@ def test_held_out_images_are_the_last_training_images_and_excluded_from_training
         built.build_inputs(config.validation_data)
 
 
-def test_erasing_blackens_one_square_and_leaves_the_rest_unchanged() -> None:
+def test_random_erasing_blackens_one_square_of_an_image_and_leaves_the_rest_unchanged() -> None:
     images = np.full((200, 12, 9, 1), 7, np.uint8)
     erased = random_images.erase(tf.constant(images), 3, tf.constant([1, 2], tf.int64)).numpy()
     assert set(np.unique(erased)) == {0, 7}
@@ -194,15 +194,11 @@ def test_resumed_training_has_the_weights_of_an_uninterrupted_run(
         params = _experiment(directory, train_steps)
         return pipeline.RunPipeline(params, "train", str(tmp_path / name)).run()[0]
 
-    uninterrupted = train("uninterrupted", 10)
-    train("resumed", 5)
-    resumed = train("resumed", 10)
-    for one, other in zip(uninterrupted.weights, resumed.weights, strict=True):
-        np.testing.assert_array_equal(one, other)
+    evaluations.assert_resumes_exactly(train, 5, 10)
 
 
 @pytest.mark.slow
-def test_final_evaluation_gives_the_same_metrics_as_mode_eval(
+def test_final_evaluation_after_training_gives_the_same_metrics_as_eval_mode(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     evaluations.assert_equal_to_mode_eval(_experiment(directory, 4), tmp_path / "run")

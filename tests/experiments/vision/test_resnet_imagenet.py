@@ -1,6 +1,4 @@
 import pathlib
-import sys
-import types
 from typing import Any
 
 import numpy as np
@@ -11,6 +9,7 @@ from experiments.vision.resnet_imagenet import configs, data
 from official_lite.core import config_definitions as cfg
 from official_lite.core import file_writers, tf_example_builder
 from official_lite.data import position
+from tests import tfds_stand_in
 from tests.experiments import evaluations
 
 SIZES = [(40, 60), (60, 40), (48, 48), (33, 80), (64, 50)]
@@ -169,25 +168,17 @@ def test_imagenet_images_are_read_from_tensorflow_datasets(monkeypatch: pytest.M
         "image": [_jpeg(index) for index in range(5)],
         "label": np.arange(5),
     }
-    asked = {}
-    tfds = types.ModuleType("tensorflow_datasets")
-    tfds.ReadConfig = types.SimpleNamespace
-    tfds.decode = types.SimpleNamespace(SkipDecoding=lambda: "skipped")
-    tfds.builder = lambda name: types.SimpleNamespace(info=types.SimpleNamespace(splits=None))
-    tfds.load = lambda **kwargs: (
-        asked.update(kwargs) or tf.data.Dataset.from_tensor_slices(examples)
-    )
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", tfds)
+    tfds = tfds_stand_in.install(monkeypatch, tf.data.Dataset.from_tensor_slices(examples))
     params = configs.ImageNetConfig().validation_data.replace(
         input_path="", tfds_name="imagenet2012", tfds_split="validation", global_batch_size=4
     )
     batches = list(data.build_dataset(params, (32, 32)).as_numpy_iterator())
     assert [labels.tolist() for _, labels in batches] == [[0, 1, 2, 3], [4]]
-    assert asked["decoders"] == {"image": "skipped"}
+    assert tfds.loaded["decoders"] == {"image": "skipped"}
 
 
 @pytest.mark.slow
-def test_final_evaluation_gives_the_same_metrics_as_mode_eval(
+def test_final_evaluation_after_training_gives_the_same_metrics_as_eval_mode(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     evaluations.assert_equal_to_mode_eval(_experiment(directory), tmp_path / "run")

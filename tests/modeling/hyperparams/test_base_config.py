@@ -252,8 +252,8 @@ REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
     ),
     (lambda: StagesConfig(**{"step": 5}), errors.ConfigTypeError, "`steps`"),
     (lambda: TrainerConfig.from_args(1, 2, 3), errors.ConfigTypeError, "3 positional"),
-    (lambda: hyperparams.bind("Bound"), ValueError, "'Bound'"),
-    (lambda: hyperparams.bind(TrainerConfig)(5), ValueError, "got 5"),
+    (lambda: hyperparams.bind("Bound"), ValueError, "expects a config class, got 'Bound'"),
+    (lambda: hyperparams.bind(TrainerConfig)(5), ValueError, "a class or a function, got 5"),
     # Two mutually exclusive fields are both set.
     (lambda: StagesConfig(steps=5, epochs=3), errors.ConfigValueError, "`epochs` is 3"),
     (lambda: StagesConfig({"steps": 5, "epochs": 3}), errors.ConfigValueError, "`epochs` is 3"),
@@ -494,10 +494,6 @@ def test_bind_sets_the_builder_of_a_config_class_and_a_second_bind_raises():
         hyperparams.bind(Bound)(build)
     with pytest.raises(AttributeError, match="`BUILDER` is a property"):
         Bound().BUILDER = build
-    with pytest.raises(ValueError, match="expects a config class"):
-        hyperparams.bind("Bound")
-    with pytest.raises(ValueError, match="a class or a function, got 5"):
-        hyperparams.bind(TrainerConfig)(5)
 
 
 def test_unresolvable_annotation_is_named_in_the_error():

@@ -81,6 +81,12 @@ class PullTask(base_task.Task):
         return [keras.metrics.MeanAbsoluteError(name="mae")]
 
 
+class CompiledPull(base_task.Task):
+    """A `PullTask` that leaves its loss and its metric to the compiled model."""
+
+    build_inputs = PullTask.build_inputs
+
+
 def pull_config(target: float) -> PullConfig:
     data = cfg.DataConfig(global_batch_size=2)
     return PullConfig(target=target, train_data=data, validation_data=data)

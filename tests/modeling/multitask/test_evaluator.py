@@ -14,7 +14,13 @@ from official_lite.modeling import optimization
 from official_lite.modeling.multitask import base_model, base_trainer, evaluator, multitask
 from official_lite.modeling.optimization import ema_optimizer
 from tests import rounding
-from tests.modeling.multitask.conftest import PullModel, PullTask, pull_config, shared_layer
+from tests.modeling.multitask.conftest import (
+    CompiledPull,
+    PullModel,
+    PullTask,
+    pull_config,
+    shared_layer,
+)
 
 ALL = -1
 
@@ -145,12 +151,6 @@ def test_best_checkpoint_follows_a_rollback_and_ignores_standalone_evaluations(
     evaluator.before_training(4)
     assert exporter.best_metric_value == first
     assert [path.stem for path in tmp_path.glob("*.index")] == ["best_ckpt-0"]
-
-
-class CompiledPull(base_task.Task):
-    """A `PullTask` that leaves its loss and its metric to the compiled model."""
-
-    build_inputs = PullTask.build_inputs
 
 
 @pytest.mark.sample(1)

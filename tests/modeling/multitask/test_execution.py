@@ -114,7 +114,9 @@ def test_resumed_multitask_run_equals_an_uninterrupted_run(
     assert run("resumed", 8) == run("unbroken", 8)
 
 
-def test_joint_trainer_has_the_loop_length_of_the_config(train: Callable[..., Any]) -> None:
+def test_joint_trainer_runs_as_many_steps_per_loop_as_the_config_sets(
+    train: Callable[..., Any],
+) -> None:
     assert train("graph", "joint", num_steps=1).config.trainer.steps_per_loop == 4
 
 

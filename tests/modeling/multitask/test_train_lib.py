@@ -125,7 +125,7 @@ def test_multitask_run_returns_metrics_only_with_run_post_eval(
     assert [(r["step"], r["split"]) for r in reports] == [(4, "validation"), (8, "validation")]
 
 
-def test_training_of_several_tasks_resumes_with_other_evaluations_but_not_with_another_loss(
+def test_multitask_run_may_resume_with_other_evaluations_but_not_with_another_loss(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
     def changed(field: str, value: Any) -> configs.MultiTaskExperimentConfig:
@@ -156,7 +156,7 @@ def test_joint_training_is_resumed_as_interleaved_training_if_config_changes_are
 
 
 @pytest.mark.parametrize(("field", "value"), [("freeze", ["kernel"]), ("name", "darts")])
-def test_trainer_field_that_supports_only_one_task_is_refused_in_python_too(
+def test_trainer_option_that_supports_only_one_task_is_refused_in_multitask_training(
     run: Callable[..., Any],
     experiment: Experiment,
     tmp_path: pathlib.Path,
@@ -167,7 +167,7 @@ def test_trainer_field_that_supports_only_one_task_is_refused_in_python_too(
         run(experiment(**{field: value}), "train", tmp_path)
 
 
-def test_overfitting_batches_is_refused_if_other_tasks_are_evaluated(
+def test_overfit_batches_is_refused_if_other_tasks_are_evaluated(
     tmp_path: pathlib.Path,
 ) -> None:
     with pytest.raises(errors.ConfigValueError, match="overfit_batches"):
@@ -212,7 +212,9 @@ def test_non_finite_loss_of_several_tasks_with_finite_gradients_is_reported(
         run(params, "train", tmp_path)
 
 
-def test_training_of_one_task_resumes_with_other_tasks_to_evaluate(tmp_path: pathlib.Path) -> None:
+def test_tasks_to_evaluate_may_change_when_the_training_of_one_task_resumes(
+    tmp_path: pathlib.Path,
+) -> None:
     _run_multi_eval(_multi_eval_experiment(train_steps=4), "train", tmp_path)
     params = _multi_eval_experiment()
     params.eval_tasks = params.eval_tasks[:1]
@@ -249,7 +251,7 @@ def test_run_with_train_epochs_is_evaluated_on_several_tasks_without_training_da
     assert (record["global_step"], record["train_steps"]) == (6, 6)
 
 
-def test_evaluating_several_tasks_of_a_config_in_epochs_needs_no_steps_per_epoch(
+def test_evaluation_of_several_tasks_needs_no_steps_per_epoch_for_a_config_in_epochs(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
     run(experiment(trainer_type="joint"), "train", tmp_path)
@@ -292,6 +294,17 @@ class ShuffledTask(base_task.Task):
 
     def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
         return tf.reduce_mean(tf.square(model_outputs - labels))
+
+
+SHUFFLED = cfg.DataConfig(global_batch_size=3, is_training=True)
+
+
+def _use_shuffled_tasks(params: Any, **fields: Any) -> None:
+    """Replace both tasks by tasks of opposite signs, and let them learn slowly."""
+    for routine, sign in zip(params.task.task_routines, (1.0, -1.0), strict=True):
+        routine.task_config = ShuffledConfig(sign=sign, train_data=SHUFFLED, **fields)
+    params.trainer.optimizer_config.learning_rate.constant.learning_rate = 0.01
+    keras.utils.set_random_seed(1)
 
 
 class DroppingModels(base_model.MultiTaskBaseModel):
@@ -338,11 +351,7 @@ def test_resumed_run_with_shuffling_and_random_or_recurrent_layers_matches_an_un
 ) -> None:
     def train(name: str, train_steps: int) -> list[np.ndarray]:
         params = experiment(trainer_type=trainer_type, train_steps=train_steps)
-        data = cfg.DataConfig(global_batch_size=3, is_training=True)
-        for routine, sign in zip(params.task.task_routines, (1.0, -1.0), strict=True):
-            routine.task_config = ShuffledConfig(sign=sign, train_data=data)
-        params.trainer.optimizer_config.learning_rate.constant.learning_rate = 0.01
-        keras.utils.set_random_seed(1)
+        _use_shuffled_tasks(params)
         model = run(params, "train", tmp_path / name, model=models())
         return [v.numpy() for v in model.trainable_variables]
 
@@ -352,17 +361,14 @@ def test_resumed_run_with_shuffling_and_random_or_recurrent_layers_matches_an_un
         np.testing.assert_array_equal(a, b)
 
 
-def test_multitask_run_that_recovered_and_was_resumed_equals_an_unbroken_recovered_run(
+def test_multitask_run_resumed_after_a_recovery_equals_one_that_was_not_interrupted(
     experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
     def train(name: str, train_steps: int) -> list[np.ndarray]:
         params = experiment(
             trainer_type="interleaving", train_steps=train_steps, recovery_max_trials=1
         )
-        data = cfg.DataConfig(global_batch_size=3, is_training=True)
-        for routine, sign in zip(params.task.task_routines, (1.0, -1.0), strict=True):
-            routine.task_config = ShuffledConfig(sign=sign, train_data=data)
-        params.trainer.optimizer_config.learning_rate.constant.learning_rate = 0.01
+        _use_shuffled_tasks(params)
         spoiled: list[int] = []
 
         def spoil_once(hook: Any) -> None:
@@ -372,7 +378,6 @@ def test_multitask_run_that_recovered_and_was_resumed_equals_an_unbroken_recover
                 weight = hook.trainer.model.trainable_variables[0]
                 weight.assign(np.full(weight.shape, np.nan))
 
-        keras.utils.set_random_seed(1)
         runner = train_lib.create_runner(
             distribution_strategy=tf.distribute.get_strategy(),
             task=multitask.MultiTask.from_config(params.task),
@@ -469,13 +474,7 @@ def test_training_resumed_from_the_best_checkpoint_equals_an_uninterrupted_run(
             best_checkpoint_export_subdir="best",
             best_checkpoint_eval_metric="foo|validation_loss",
         )
-        data = cfg.DataConfig(global_batch_size=3, is_training=True)
-        for routine, sign in zip(params.task.task_routines, (1.0, -1.0), strict=True):
-            routine.task_config = ShuffledConfig(
-                sign=sign, train_data=data, validation_data=data.replace(is_training=False)
-            )
-        params.trainer.optimizer_config.learning_rate.constant.learning_rate = 0.01
-        keras.utils.set_random_seed(1)
+        _use_shuffled_tasks(params, validation_data=SHUFFLED.replace(is_training=False))
         return train_lib.create_runner(
             distribution_strategy=tf.distribute.get_strategy(),
             task=multitask.MultiTask.from_config(params.task),
@@ -512,14 +511,6 @@ def test_training_resumed_from_the_best_checkpoint_equals_an_uninterrupted_run(
     ]
     for one, other in zip(*weights, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_training_several_tasks_without_evaluations_saves_a_checkpoint_of_the_averaged_weights(
-    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
-) -> None:
-    ema = {"ema": {"average_decay": 0.9, "dynamic_decay": False}}
-    run(experiment(trainer_type="joint", optimizer_config=ema), "train", tmp_path)
-    assert (tmp_path / "ema_checkpoints" / "average_weights-8.index").exists()
 
 
 class ListModel(keras.Model):
@@ -593,7 +584,7 @@ class HeadModels(PullModels):
 
 # Keras warns of a model whose first call does not build all of its layers.
 @pytest.mark.filterwarnings("ignore:.*looks like it has unbuilt state")
-def test_models_with_heads_that_only_training_calls_can_be_evaluated_on_several_tasks(
+def test_models_with_heads_called_only_in_training_can_be_evaluated_on_several_tasks(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
     ema = {"optimizer_config": {"ema": {"average_decay": 0.5}}}
@@ -606,7 +597,7 @@ def test_models_with_heads_that_only_training_calls_can_be_evaluated_on_several_
 
 
 @pytest.mark.filterwarnings("ignore:.*looks like it has unbuilt state")
-def test_model_with_a_head_that_only_training_calls_can_be_evaluated_on_other_tasks(
+def test_model_with_a_head_called_only_in_training_can_be_evaluated_on_other_tasks(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PullTask, "build_model", lambda self: HeadModel(shared_layer()))
@@ -637,7 +628,7 @@ class JudgeModels(PullModels):
         return {name: JudgeModel(self.shared) for name in ("foo", "bar")}
 
 
-def test_models_with_heads_that_only_evaluations_call_can_be_trained(
+def test_models_with_heads_called_only_in_evaluations_can_be_trained(
     run: Callable[..., Any],
     experiment: Experiment,
     tmp_path: pathlib.Path,
@@ -684,7 +675,7 @@ class SpareModel(PullModel):
     ("trainer", "model_cls", "num_weights"),
     [("multi_eval_test", PreparedModel, 1 + 2), (None, SpareModel, 1)],
 )
-def test_any_trainer_class_evaluates_other_tasks_without_validation_data_of_its_own_task(
+def test_default_and_custom_trainers_evaluate_other_tasks_without_validation_data_of_their_own(
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
     trainer: str | None,
@@ -729,7 +720,7 @@ class CountingTask(PullTask):
         return super().build_losses(labels, model_outputs, aux_losses) + self.count
 
 
-def test_evaluation_of_several_tasks_restores_the_state_that_the_tasks_hold(
+def test_evaluation_of_several_tasks_restores_the_variables_that_the_tasks_own(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
     params = experiment(trainer_type="interleaving")
@@ -755,7 +746,7 @@ class Pulls(multitask.MultiTask):
 task_factory.register_task_cls(PullsConfig)(Pulls.from_config)
 
 
-def test_average_of_checkpoints_of_several_tasks_keeps_the_state_that_the_tasks_hold(
+def test_averaging_multitask_checkpoints_preserves_the_variables_that_the_tasks_own(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
     params = experiment(trainer_type="interleaving")
@@ -800,7 +791,7 @@ class LoadedTask(PullTask):
         model.shared.kernel.assign([[0.0]])
 
 
-def test_weights_that_a_model_or_an_unregistered_task_loads_are_evaluated_without_a_checkpoint(
+def test_model_or_task_that_loads_its_own_weights_is_evaluated_without_a_checkpoint(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
     model = LoadedModels()
@@ -812,7 +803,7 @@ def test_weights_that_a_model_or_an_unregistered_task_loads_are_evaluated_withou
     assert float(logs["bar"]["validation_loss"]) == 9.0
 
 
-def test_best_checkpoint_of_a_job_that_evaluates_several_tasks_keeps_the_data_position(
+def test_best_checkpoint_saved_by_a_multitask_evaluation_job_contains_the_position_of_training_data(
     tmp_path: pathlib.Path,
 ) -> None:
     params = _multi_eval_experiment(
@@ -891,7 +882,7 @@ class BiasedTask(PullTask):
         return PullModel(keras.layers.Dense(1, kernel_initializer="ones"))
 
 
-def test_averages_beside_frozen_weights_are_evaluated_on_several_tasks_after_training(
+def test_averaged_weights_of_a_partly_frozen_model_are_evaluated_on_several_tasks(
     tmp_path: pathlib.Path,
 ) -> None:
     ema = {"ema": {"average_decay": 0.9, "dynamic_decay": False}}
@@ -904,7 +895,7 @@ def test_averages_beside_frozen_weights_are_evaluated_on_several_tasks_after_tra
         assert float(again[name]["validation_loss"]) == float(logs[name]["validation_loss"])
 
 
-def test_evaluation_of_several_tasks_runs_on_the_virtual_replicas_of_the_training(
+def test_evaluation_of_several_tasks_uses_the_virtual_replicas_of_the_training(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts: set[int] = set()

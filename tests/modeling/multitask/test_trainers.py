@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.common import errors
-from official_lite.core import base_task, model_building
+from official_lite.core import model_building
 from official_lite.modeling import optimization
 from official_lite.modeling.multitask import (
     base_trainer,
@@ -18,7 +18,7 @@ from official_lite.modeling.multitask import (
     train_lib,
 )
 from tests import rounding
-from tests.modeling.multitask.conftest import PullModel, PullTask, shared_layer
+from tests.modeling.multitask.conftest import CompiledPull, PullModel, shared_layer
 
 
 class NoisyModel(keras.Model):
@@ -133,7 +133,7 @@ def test_resumed_multitask_trainer_ends_with_the_weights_of_an_uninterrupted_tra
         assert _counts(resumed) == _counts(uninterrupted)
 
 
-def test_joint_trainer_on_several_replicas_warns_once_of_recurrent_states_that_are_not_saved(
+def test_joint_trainer_on_two_replicas_warns_once_that_recurrent_states_are_not_saved(
     make_trainer: Callable[..., Any],
     make_model: Callable[..., Any],
     two_replicas: tf.distribute.Strategy,
@@ -266,13 +266,7 @@ def test_one_keras_model_can_be_trained_on_all_tasks(
     assert 0 not in _counts(trainer)
 
 
-class CompiledPull(base_task.Task):
-    """A `PullTask` that leaves its loss and its metric to the compiled model."""
-
-    build_inputs = PullTask.build_inputs
-
-
-def test_metric_of_one_compiled_model_for_all_tasks_is_reported_once_over_all_examples(
+def test_compiled_metric_of_a_model_shared_by_all_tasks_covers_all_examples_and_is_reported_once(
     make_trainer: Callable[..., Any], tasks: Any
 ) -> None:
     for name, task in tasks.items():
@@ -292,7 +286,7 @@ def test_metric_of_one_compiled_model_for_all_tasks_is_reported_once_over_all_ex
 
 
 @pytest.mark.parametrize("name", ["foo", "training_loss"])
-def test_metric_of_one_model_for_all_tasks_that_is_named_like_a_task_or_loss_is_refused(
+def test_metric_of_a_model_shared_by_all_tasks_may_not_be_named_like_a_task_or_loss(
     make_trainer: Callable[..., Any], tasks: Any, name: str
 ) -> None:
     for key, task in tasks.items():
@@ -304,7 +298,7 @@ def test_metric_of_one_model_for_all_tasks_that_is_named_like_a_task_or_loss_is_
         _train(trainer, 10)
 
 
-def test_training_of_several_tasks_warns_once_of_a_layer_whose_gradients_are_wrong(
+def test_multitask_training_warns_once_about_a_layer_with_wrong_gradients(
     make_trainer: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

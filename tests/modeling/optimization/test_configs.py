@@ -66,7 +66,7 @@ PARAMS = {
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
-def test_config_has_the_fields_and_defaults_of_the_model_garden(name: str) -> None:
+def test_optimization_config_has_the_fields_and_defaults_of_the_model_garden(name: str) -> None:
     config = getattr(optimization, f"{name}Config")()
     clips = isinstance(config, optimization.BaseOptimizerConfig)
     assert config.as_dict() == {**(CLIPPING if clips else {}), **DEFAULTS[name]}

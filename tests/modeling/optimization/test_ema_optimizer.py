@@ -119,7 +119,7 @@ def test_swapping_averaged_weights_twice_restores_weights_that_differ_between_re
     assert [copy.numpy()[0] for copy in weight.value.values] == [2.0, 3.0]
 
 
-def test_moving_statistics_are_averaged_if_trainable_weights_only_is_false() -> None:
+def test_moving_average_covers_non_trainable_weights_if_trainable_weights_only_is_false() -> None:
     model = _model()
     model.add(keras.layers.Dropout(0.5))  # its seed must not be averaged
     counts = []
@@ -189,7 +189,7 @@ def test_keras_fit_trains_with_a_moving_average() -> None:
     assert model.optimizer.iterations.numpy() == 2
 
 
-def test_contexts_for_averaged_weights_restore_the_trained_weights_on_exit() -> None:
+def test_trained_weights_are_restored_when_a_context_with_averaged_weights_ends() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     optimizer = ExponentialMovingAverage(keras.optimizers.SGD(1.0))
     optimizer.shadow_copy(model)
@@ -279,7 +279,7 @@ def test_average_of_half_precision_weights_moves_in_float32_and_survives_evaluat
     np.testing.assert_array_equal(*averages)
 
 
-def test_average_that_an_earlier_version_saved_in_half_precision_is_refused_with_its_dtype(
+def test_restoring_a_moving_average_that_was_saved_in_half_precision_raises(
     tmp_path: Path,
 ) -> None:
     def build() -> tf.train.Checkpoint:

@@ -15,7 +15,7 @@ def _optimizer(variables) -> keras.optimizers.Optimizer:
     return distributed_gradients.make_distributed(optimizer)
 
 
-def test_gradient_sink_is_an_instance_of_the_optimizer_class_and_discards_gradients() -> None:
+def test_optimizer_used_to_collect_gradients_has_the_original_class_and_updates_nothing() -> None:
     variable = keras.Variable([1.0])
     sink = gradient_accumulator.GradientSink(keras.optimizers.SGD(0.5))
     assert isinstance(sink, keras.optimizers.SGD)
@@ -118,7 +118,7 @@ def test_lazy_row_update_is_the_same_for_micro_batches_and_the_whole_batch(
     assert (tables[0].numpy()[[0, 1, 4]] != 1.0).all()
 
 
-def test_gradient_accumulator_refuses_lazy_rows_of_a_table_it_was_not_given() -> None:
+def test_accumulating_row_gradients_of_an_embedding_table_with_unknown_lookups_is_refused() -> None:
     table = keras.Variable(np.ones([6, 2], np.float32), name="table")
     optimizer = distributed_gradients.make_distributed(keras.optimizers.Adam(), lazy_rows=True)
     optimizer.build([table])

@@ -9,7 +9,6 @@ import gin
 import keras
 import pytest
 import tensorflow as tf
-from absl import logging
 
 from official_lite import orbit
 from official_lite.common import errors
@@ -45,13 +44,6 @@ SCHEDULES = {
 }
 
 
-@pytest.fixture
-def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    messages: list[str] = []
-    monkeypatch.setattr(logging, "warning", lambda text, *args: messages.append(text % args))
-    return messages
-
-
 def test_config_fields_become_optimizer_arguments() -> None:
     optimizer = _optimizer("adamw", {"weight_decay_rate": 0.5, "gradient_clip_norm": 2.0})
     assert (optimizer.weight_decay, optimizer.gradient_clip_norm) == (0.5, 2.0)
@@ -71,7 +63,7 @@ def test_setting_an_optimizer_config_field_without_effect_logs_a_warning(
 
 
 @pytest.mark.parametrize("rate", [0.5, {"type": "power", "power": SCHEDULES["power"]}])
-def test_decay_of_sgd_divides_the_learning_rate_of_updates_and_reports_by_the_steps(
+def test_sgd_decay_reduces_the_applied_and_the_reported_learning_rate_over_steps(
     warnings: list[str], rate: Any
 ) -> None:
     undecayed = _factory({"type": "sgd"}, rate)

@@ -20,7 +20,7 @@ def test_orbit_action_runs_unchanged_after_each_evaluation(make_trainer, make_co
     assert best.best_value == 5
 
 
-def test_action_hook_on_reports_receives_the_logs_of_each_training_report(
+def test_action_on_reports_receives_the_logs_of_each_training_report(
     make_trainer, make_controller, make_manager
 ):
     outputs = []
@@ -35,7 +35,7 @@ def test_action_hook_on_reports_receives_the_logs_of_each_training_report(
     assert [float(output["loss"]) for output in outputs] == [2, 4]
 
 
-def test_action_hook_at_the_end_passes_the_logs_of_the_last_training_report(
+def test_action_at_the_end_of_training_receives_the_logs_of_the_last_report(
     make_trainer, make_controller
 ):
     outputs = []

@@ -136,7 +136,7 @@ def test_calls_in_inference_mode_are_excluded_from_batch_norm_statistics(
     rounding.assert_close(mean, _examples(trainer, 1).mean(0), roundings=BATCH_SIZE)
 
 
-def test_repeated_passes_without_state_are_excluded_from_batch_norm_statistics(
+def test_forward_passes_that_a_layer_repeats_without_state_are_excluded_from_batch_norm_statistics(
     make_normalized, points_task
 ):
     class Perturbed(points_task):

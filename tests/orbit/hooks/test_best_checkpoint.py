@@ -73,6 +73,25 @@ def test_minimize_direction_keeps_the_checkpoint_with_the_lowest_metric(run, tmp
     assert _checkpoints(tmp_path) == ["best_ckpt-20"]
 
 
+def test_best_checkpoint_hook_that_is_reused_in_another_run_saves_to_the_directory_of_that_run(
+    make_scripted_trainer, make_controller, make_manager, tmp_path
+):
+    hook = hooks.BestCheckpoint("accuracy")
+    accuracies = {"first": 0.9, "second": 0.5}
+    for name, accuracy in accuracies.items():
+        trainer = make_scripted_trainer(lambda step, value=accuracy: {"accuracy": value})
+        controller = make_controller(
+            trainer,
+            hooks=[hook],
+            checkpoint_manager=make_manager(trainer),
+            model_dir=str(tmp_path / name),
+        )
+        controller.train_and_evaluate(10)
+    for name, accuracy in accuracies.items():
+        info = json.loads((tmp_path / name / "best_ckpt" / "info.json").read_text())
+        assert info["accuracy"] == accuracy
+
+
 def test_best_checkpoint_contains_the_averaged_weights_that_were_evaluated(
     make_keras_trainer, make_controller, tmp_path
 ):

@@ -53,7 +53,7 @@ def test_export_replaces_the_model_that_an_earlier_run_exported_at_the_same_step
     assert _names(tmp_path) == ["3"]
 
 
-def test_hook_in_a_second_run_exports_to_its_model_dir_and_keeps_the_exports_of_the_first(
+def test_export_hook_reused_in_a_second_run_leaves_the_exports_of_the_first_run_unchanged(
     make_keras_trainer, make_controller, tmp_path
 ):
     hook = hooks.ExportModel()
@@ -64,7 +64,7 @@ def test_hook_in_a_second_run_exports_to_its_model_dir_and_keeps_the_exports_of_
     assert _names(tmp_path / "first") == ["3.keras"]
 
 
-def test_second_pass_removes_the_exports_of_steps_that_a_recovery_has_discarded(
+def test_second_train_call_from_an_earlier_step_removes_the_exports_of_later_steps(
     make_keras_trainer, make_controller, tmp_path
 ):
     trainer = make_keras_trainer()
@@ -76,7 +76,7 @@ def test_second_pass_removes_the_exports_of_steps_that_a_recovery_has_discarded(
     assert _names(tmp_path) == ["1.keras", "2.keras", "3.keras"]
 
 
-def test_last_export_contains_changes_that_hooks_made_after_the_last_evaluation(
+def test_exported_model_contains_weight_changes_made_by_hooks_after_the_last_evaluation(
     make_keras_trainer, make_controller, tmp_path
 ):
     def change(hook, logs):
@@ -201,7 +201,7 @@ def test_recovery_removes_the_exports_of_the_steps_that_training_repeats(
     assert seen[restored + 2] == (5, [*"123459"])
 
 
-def test_weights_that_are_not_finite_are_exported_only_at_the_end(
+def test_weights_that_are_not_finite_are_exported_only_at_the_end_of_training(
     make_keras_trainer, make_controller, log_lines, tmp_path
 ):
     trainer = make_keras_trainer()

@@ -220,7 +220,7 @@ def test_hook_written_for_libai_or_detectron2_runs_unchanged(make_trainer, make_
     ],
     ids=["input_wait", "non_finite", "precise_batch_norm", "keras_callback"],
 )
-def test_hook_that_is_detached_from_a_trainer_keeps_nothing_of_it_in_memory(
+def test_hook_detached_from_a_trainer_keeps_no_reference_to_it(
     create, make_controller, make_task_trainer, points_task
 ):
     class Normalizing(points_task):

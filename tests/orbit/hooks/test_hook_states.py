@@ -49,7 +49,7 @@ def test_hook_added_at_a_restart_starts_with_its_initial_state(
     assert hooks[0].seen == 2
 
 
-def test_recovery_to_a_checkpoint_from_before_a_hook_was_added_resets_the_hook(
+def test_hook_is_reset_if_recovery_restores_a_checkpoint_from_before_the_hook_was_added(
     experiment, make_task, tmp_path
 ):
     outputs = []

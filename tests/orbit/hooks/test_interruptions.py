@@ -38,7 +38,7 @@ def interrupt(make_scripted_trainer, make_keras_trainer, make_controller, tmp_pa
     return interrupt
 
 
-def test_keras_callback_gets_no_on_epoch_end_for_an_interrupted_epoch(interrupt):
+def test_on_epoch_end_of_a_keras_callback_is_not_called_for_an_interrupted_epoch(interrupt):
     ended = []
     callback = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: ended.append(epoch),

@@ -86,7 +86,7 @@ def test_failed_run_logs_one_timing_summary(make_trainer, make_controller, log_l
 
 
 @pytest.mark.parametrize("fails_first", [True, False])
-def test_iteration_timer_does_not_mask_an_error_of_another_hook_in_before_train(
+def test_error_of_another_hook_in_before_train_is_raised_despite_the_iteration_timer(
     make_trainer, make_controller, log_lines, fails_first
 ):
     listed = [hooks.IterationTimer(), FailsAtTheStart()]

@@ -271,7 +271,7 @@ def _saved_weight(manager):
 
 
 @pytest.mark.parametrize(("steps_per_epoch", "stopped_at"), [(None, 2), (4, 3)])
-def test_csv_log_of_a_run_that_a_signal_stopped_in_its_first_epoch_has_all_columns(
+def test_csv_log_of_a_run_stopped_by_a_signal_in_its_first_epoch_has_all_columns(
     train, make_keras_trainer, make_model_manager, tmp_path, steps_per_epoch, stopped_at
 ):
     def start(path, *more_hooks, **arguments):
@@ -327,7 +327,7 @@ def test_last_checkpoint_contains_the_best_weights_that_early_stopping_restores(
     assert _saved_weight(manager) == pytest.approx(after_two_steps)
 
 
-def test_best_checkpoint_contains_the_evaluated_weights_if_a_callback_then_restores_others(
+def test_best_checkpoint_contains_the_evaluated_weights_even_if_a_callback_then_replaces_them(
     train, make_keras_trainer, make_model_manager
 ):
     trainer = make_keras_trainer()
@@ -464,7 +464,7 @@ CALLBACKS = {
         ("plateau of training", None, "recovered", 8),
     ],
 )
-def test_learning_rates_set_by_callbacks_are_equal_with_and_without_an_interruption(
+def test_interruption_does_not_change_the_learning_rates_that_callbacks_set(
     make_keras_trainer, make_controller, tmp_path, kind, steps_per_epoch, stop, stop_step
 ):
     rates = {}
@@ -625,7 +625,7 @@ def test_stopped_run_continues_if_the_patience_of_keras_early_stopping_is_increa
     assert [start(_early_stopping(patience)) for patience in (2, 2, 4)] == [6, 6, 10]
 
 
-def test_run_trains_on_if_the_callback_that_stopped_it_is_removed_and_others_follow_it(start):
+def test_stopped_run_continues_if_the_callback_that_stopped_it_is_removed_from_the_hooks(start):
     # The remaining callback moves to the position of the removed one.
     before, after = Events(), Events()
     assert [start(_early_stopping(), before), start(after)] == [6, 12]
@@ -635,15 +635,13 @@ def test_run_trains_on_if_the_callback_that_stopped_it_is_removed_and_others_fol
     assert (ended[-1], begun[0]) == ("epoch_end 2", "epoch_begin 3")
 
 
-def test_callback_that_monitors_another_metric_than_before_starts_anew_with_a_warning(
-    start, caplog
-):
+def test_callback_state_is_reset_with_a_warning_if_the_monitored_metric_has_changed(start, caplog):
     other = keras.callbacks.EarlyStopping("loss", min_delta=100.0, patience=2)
     assert [start(_early_stopping()), start(other)] == [6, 12]
     assert "EarlyStopping with the monitor `loss` starts anew" in caplog.text
 
 
-def test_run_continued_with_a_larger_patience_stays_continued_after_a_recovery(start):
+def test_run_continued_with_more_patience_is_not_stopped_again_by_a_recovery(start):
     outputs = []
 
     def spoil_once(output):
@@ -658,7 +656,7 @@ def test_run_continued_with_a_larger_patience_stays_continued_after_a_recovery(s
     assert (last_step, len(outputs)) == (10, 3)
 
 
-def test_run_that_two_callbacks_stopped_together_stays_stopped_if_one_gets_more_patience(start):
+def test_run_stopped_by_two_callbacks_does_not_continue_if_only_one_gets_more_patience(start):
     assert [start(_early_stopping(p), _early_stopping(2)) for p in (2, 4)] == [6, 6]
 
 
@@ -669,7 +667,7 @@ def test_run_that_two_callbacks_stopped_together_stays_stopped_if_one_gets_more_
         (StopsAtStepSix, "StopsAtStepSix", "remove"),
     ],
 )
-def test_stop_reason_of_a_run_stopped_before_its_start_contains_the_remedy(
+def test_stop_reason_of_a_restarted_run_that_a_callback_had_stopped_says_how_to_continue(
     train, make_keras_trainer, callback, prefix, remedy
 ):
     trainer = make_keras_trainer()
@@ -682,7 +680,7 @@ def test_stop_reason_of_a_run_stopped_before_its_start_contains_the_remedy(
     )
 
 
-def test_rate_set_at_the_beginning_of_an_epoch_is_kept_by_a_recovery_to_the_initial_state(
+def test_recovery_to_the_initial_state_keeps_the_learning_rate_set_at_the_beginning_of_the_epoch(
     experiment, make_task, tmp_path
 ):
     def train(name, *actions):
@@ -711,9 +709,7 @@ def test_rate_set_at_the_beginning_of_an_epoch_is_kept_by_a_recovery_to_the_init
     assert len(outputs) == 3
 
 
-def test_recovery_reaches_hooks_without_a_state_even_if_one_of_them_fails(
-    experiment, make_task, tmp_path
-):
+def test_recovery_notifies_every_hook_even_if_one_of_them_raises(experiment, make_task, tmp_path):
     restored = []
 
     def spoil(output):

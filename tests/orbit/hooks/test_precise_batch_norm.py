@@ -1,10 +1,13 @@
+import os
+import signal
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.common import errors
+from official_lite.common import errors, preemption
 from official_lite.orbit import hooks
 from tests import rounding
 
@@ -91,7 +94,7 @@ def test_evaluation_without_training_does_not_change_the_batch_norm_statistics(
     np.testing.assert_array_equal(trainer.model.get_layer("normalize").moving_mean, before)
 
 
-def test_batch_norm_statistics_are_those_of_batches_that_the_trainer_has_changed(
+def test_batch_norm_statistics_are_computed_on_batches_as_modified_by_the_trainer(
     make_controller, make_task_trainer, points_task
 ):
     class Normalizing(points_task):
@@ -108,7 +111,7 @@ def test_batch_norm_statistics_are_those_of_batches_that_the_trainer_has_changed
     rounding.assert_close(seen.means[0], (examples + 100.0).mean(0), roundings=ROUNDINGS)
 
 
-def test_batch_norm_statistics_of_a_second_pass_reuse_the_training_data_of_the_first(
+def test_second_train_call_computes_batch_norm_statistics_without_building_the_data_again(
     make_controller, make_task_trainer, points_task
 ):
     class Normalizing(points_task):
@@ -124,7 +127,7 @@ def test_batch_norm_statistics_of_a_second_pass_reuse_the_training_data_of_the_f
     assert len(built) == 1
 
 
-def test_hook_in_a_second_run_updates_the_batch_norm_statistics_of_its_model(train):
+def test_precise_batch_norm_hook_reused_in_a_second_run_updates_the_model_of_that_run(train):
     hook = hooks.PreciseBatchNorm(num_steps=8)
     train(hook)
     seen = Seen()
@@ -132,8 +135,42 @@ def test_hook_in_a_second_run_updates_the_batch_norm_statistics_of_its_model(tra
     rounding.assert_close(seen.means[-1], _mean(trainer), roundings=ROUNDINGS)
 
 
+@pytest.mark.parametrize("every_n_steps", [0, 4])
+def test_signal_ends_the_computation_of_statistics_only_if_a_resumed_run_repeats_it(
+    train, every_n_steps
+):
+    num_steps = 500
+    drawn, evaluated = [], []
+
+    class StopInside(orbit.Hook):
+        """A hook that stops the run as soon as the third batch for statistics is drawn."""
+
+        def before_train(self):
+            build, trainer = self.trainer.build_train_dataset, self.trainer
+            trainer.build_train_dataset = lambda: build().map(self.count)
+
+        def count(self, x, y):
+            def note(x):
+                drawn.append(len(x))
+                if len(drawn) == 3:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                return x
+
+            return tf.ensure_shape(tf.numpy_function(note, [x], x.dtype), x.shape), y
+
+        def after_eval(self, logs):
+            evaluated.append(logs)
+
+    hook = hooks.PreciseBatchNorm(num_steps, every_n_steps)
+    with preemption.catch_signals(), pytest.raises(errors.PreemptedError):
+        train(StopInside(), hook)
+    assert hook.controller.step == 4
+    assert (len(drawn) >= num_steps) == bool(every_n_steps)
+    assert not evaluated
+
+
 @pytest.mark.parametrize("averages", [{}, {"ema": {"trainable_weights_only": False}}])
-def test_evaluation_ended_by_a_signal_leaves_the_statistics_from_before_it(train, averages):
+def test_batch_norm_statistics_are_restored_if_a_signal_ends_the_evaluation(train, averages):
     def stop():
         raise errors.PreemptedError("terminated")
 

@@ -85,7 +85,7 @@ def test_profile_is_written_and_its_session_ends_when_the_run_fails(
         pass  # `Profile` would raise if the session were still active.
 
 
-def test_profile_is_skipped_while_another_session_is_active(
+def test_profiling_is_skipped_while_another_profiler_session_is_active(
     make_trainer, make_controller, log_lines, tmp_path
 ):
     hook = hooks.Profiler(start_step=2, num_steps=2)

@@ -166,7 +166,7 @@ def test_restoring_a_checkpoint_from_before_averaging_began_discards_the_average
     assert hook.state_dict() == {"num_averaged": 0, "first_step": None, "positions": []}
 
 
-def test_run_resumed_with_other_frozen_layers_averages_only_its_own_weights(
+def test_weight_averaging_resumed_with_other_frozen_layers_covers_only_trainable_weights(
     make, tmp_path, log_lines
 ):
     make(_swa(), freeze=["bottom"]).train(8)
@@ -194,7 +194,7 @@ def test_run_resumed_with_a_later_start_step_averages_only_the_weights_from_that
     rounding.assert_close(model.get_layer("bottom").kernel.numpy(), expected, roundings=2)
 
 
-def test_average_of_an_older_checkpoint_is_continued_and_saved_with_the_weights_it_belongs_to(make):
+def test_weight_average_restored_from_an_older_checkpoint_is_continued(make):
     first = _swa()
     make(first, directory="first").train(6)
     older = {key: value for key, value in first.state_dict().items() if key != "positions"}

@@ -38,7 +38,7 @@ def test_weight_histograms_are_logged_if_histograms_is_true(
     assert list(recording_writer.records[-1].histograms) == ["weights/net/dense/kernel"]
 
 
-def test_weights_of_two_towers_with_equal_paths_are_all_part_of_the_norm(
+def test_weight_norm_includes_weights_of_different_layers_with_equal_paths(
     make_keras_trainer, make_controller, recording_writer
 ):
     def tower(name):

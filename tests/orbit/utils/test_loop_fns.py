@@ -18,7 +18,7 @@ def data(size):
     return iter(tf.data.Dataset.range(size))
 
 
-def test_python_loop_reduces_step_outputs_into_its_state():
+def test_python_loop_passes_step_outputs_to_the_reduce_function():
     loop_fn = utils.create_loop_fn(draw)
     assert loop_fn(data(10), 4, state=0, reduce_fn=add) == 6
     assert loop_fn(data(10), tf.constant(-1), state=0, reduce_fn=add) == 45
@@ -66,7 +66,7 @@ def test_while_loop_with_a_python_number_as_num_steps_raises():
             create(draw)(data(9), 3, *arguments)
 
 
-def test_counted_step_counts_only_completed_steps():
+def test_step_counter_of_a_loop_counts_only_completed_steps():
     step_fn = loop_fns.CountedStep(draw)
     utils.create_loop_fn(step_fn)(data(3), -1)
     assert step_fn.calls == 3
