@@ -94,14 +94,6 @@ class _NoWriter(telemetry.Writer):
         del record
 
 
-class _KerasCallback(hooks.KerasCallback):
-    """A callback hook that removes `steps_per_second`, which Keras does not report, from `logs`."""
-
-    def _call(self, event: str, *args: Any) -> None:
-        args[-1].pop("steps_per_second", None)
-        super()._call(event, *args)
-
-
 class _Fitting(orbit.StandardTrainer, orbit.StandardEvaluator):
     """A trainer and evaluator that call `train_step` and `test_step` of a compiled model."""
 
@@ -169,7 +161,7 @@ def fit(
         evaluator=trainer,
         steps_per_loop=steps,
         steps_per_epoch=steps,
-        hooks=[_KerasCallback(one) for one in [*(callbacks or ()), history]],
+        hooks=[hooks.KerasCallback(one) for one in [*(callbacks or ()), history]],
         writers=[_NoWriter()],
     )
     self.history = history

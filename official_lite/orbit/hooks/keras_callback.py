@@ -88,7 +88,8 @@ class KerasCallback(Hook):
       epoch ends with each evaluation, and a run without evaluations is one epoch.
     * At the end of an epoch, `logs` contains the last training report, and the results of the
       evaluation within the epoch with the prefix `val_`. Nested names are joined with `/`.
-      `training_loss` and `validation_loss` are renamed to `loss` and `val_loss`.
+      `training_loss` and `validation_loss` are renamed to `loss` and `val_loss`. The measured
+      `steps_per_second` is left out, because callbacks keep `logs` in the state that is saved.
     * For a batch, `logs` contains the last report. If the trainer's `last_step_outputs` is a
       dictionary, `logs` also contains its numbers.
     * `model.stop_training = True` requests a graceful stop. A run that a callback has stopped does
@@ -286,8 +287,9 @@ class KerasCallback(Hook):
             state = {name: state[name] for name in ("epoch", "first_step") if name in state}
         self._epoch, self._first_step = state["epoch"], state.get("first_step")
         self._has_stopped = state.get("stopped", False)
-        self._earlier_logs = state.get("train_logs", {})
-        self._validation_logs = state.get("validation_logs", {})
+        # Earlier versions saved the speed, too.
+        self._earlier_logs = _without_speed(state.get("train_logs", {}))
+        self._validation_logs = _without_speed(state.get("validation_logs", {}))
         self._state.restored = _unpack(state.get("attributes", {"dict": []}), state)
         if self._csv_file is not None:
             self._csv_file.restored_size = state.get("file_size")
@@ -659,4 +661,12 @@ def _keras_logs(logs: Mapping[str, Any]) -> dict[str, float]:
         if name in flat:
             flat.setdefault("loss", flat[name])
             del flat[name]
-    return flat
+    return _without_speed(flat)
+
+
+def _without_speed(logs: Mapping[str, float]) -> dict[str, float]:
+    """Return the logs without the measured speed, which differs between equal runs.
+
+    If a callback kept it, as `History` does, the checkpoints of equal runs would differ.
+    """
+    return {name: value for name, value in logs.items() if "steps_per_second" not in name}
