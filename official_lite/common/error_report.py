@@ -128,12 +128,14 @@ def user_place(error: BaseException) -> traceback.FrameSummary | None:
 
 
 def _failed_call(error: BaseException, *, in_run: bool) -> str:
-    """Describe the failed call of the framework; return "" if no such call has failed.
+    """Describe the call by the framework that failed; return "" if there is none.
 
-    The call is the first one into a library, such as `BinaryAccuracy.update_state`, or else the
-    method of the innermost object in the framework's frames, such as `ToyTask.validation_step`.
-    With `in_run`, describe the call only if it happened within a run. In that case, the line of the
-    user's code that led to the call only started the run.
+    This is the first call into a library, such as `BinaryAccuracy.update_state`. If there is no
+    such call, it is the method of the innermost object in the framework's frames, such as
+    `ToyTask.validation_step`.
+
+    If `in_run` is true, return "" unless the call happened within a run. The user's line on the
+    stack is then the one that started the run, so it doesn't explain the error.
     """
     for one in reversed(list(_tellings(error))):
         all_calls = _calls(one)

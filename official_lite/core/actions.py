@@ -103,7 +103,8 @@ class NonfiniteCheck:
         trainer = self._trainer
         parts = tf.train.TrackableView(trainer.checkpoint).descendants()
         optimizers = [part for part in parts if isinstance(part, keras.optimizers.Optimizer)]
-        variables = list(trainer.model.variables)
+        # `trainer.optimizer` need not be a Keras optimizer.
+        variables = [*trainer.model.variables, *getattr(trainer.optimizer, "variables", ())]
         for optimizer in optimizers:
             variables += [*optimizer._trainable_variables, *optimizer.variables]
         unique = {id(v): v for v in variables}.values()
@@ -596,7 +597,7 @@ class RecoveryCondition:
         if found is not None:
             return f"The last blow-up was at {found}. {self._advice()}"
         if self._last_good_step is not None:
-            return f"The loss was still finite at step {self._last_good_step}. {self._advice()}"
+            return f"The check at step {self._last_good_step} found no blow-up. {self._advice()}"
         return self._advice()
 
     def _advice(self) -> str:

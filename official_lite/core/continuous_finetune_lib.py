@@ -79,8 +79,8 @@ def run_continuous_finetune(
     if cluster.is_server(params.runtime.distribution_strategy):
         cluster.serve()
         return {}
-    # Earlier runs recorded the contents of these files, and their configs are compared with this
-    # one.
+    # Read the model files now: the config is compared with those of earlier runs, which contain the
+    # contents of these files.
     params = parsing.read_model_files(parsing.expand_home(params))
     model_dir = files.expand_home(model_dir)
     _check_arguments(mode, params.task.init_checkpoint)

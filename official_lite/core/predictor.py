@@ -58,16 +58,17 @@ _OF_CLASSES = (
     keras.metrics.TopKCategoricalAccuracy,
 )
 
-# Losses that expect the same, as classes and as functions.
+# Losses that expect the same.
 _LOSSES_OF_CLASSES = (
     keras.losses.CategoricalCrossentropy,
     keras.losses.CategoricalFocalCrossentropy,
     keras.losses.SparseCategoricalCrossentropy,
 )
-_LOSS_FUNCTIONS_OF_CLASSES = (
-    keras.losses.categorical_crossentropy,
-    keras.losses.categorical_focal_crossentropy,
-    keras.losses.sparse_categorical_crossentropy,
+# The names of these losses and metrics, in lower case and without underscores, which are also the
+# names of the functions. `compile` also accepts the first two names, for the crossentropy that
+# matches the shapes.
+_NAMES_OF_CLASSES = frozenset(
+    ("ce", "crossentropy", *(cls.__name__.lower() for cls in (*_OF_CLASSES, *_LOSSES_OF_CLASSES)))
 )
 
 
@@ -298,19 +299,24 @@ def are_of_classes(metrics: Sequence[keras.metrics.Metric]) -> bool:
 
 def _is_compiled_for_classes(model: keras.Model | tf.Module) -> bool:
     """Return whether the loss or a metric given to `compile` expects one score per class."""
-    if not getattr(model, "compiled", False):
+    if not isinstance(model, keras.Model) or not model.compiled:
         return False
-    loss = model.loss
-    if isinstance(loss, str):
-        loss = keras.losses.get(loss)
-    if isinstance(loss, _LOSSES_OF_CLASSES) or any(loss is f for f in _LOSS_FUNCTIONS_OF_CLASSES):
+    # A model with a single output may have its loss in a list or a dictionary.
+    if all(map(_is_of_classes, keras.tree.flatten(model.loss))):
         return True
     compiled = model._compile_metrics
     if compiled is None:
         return False
-    return are_of_classes(
-        keras.tree.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
-    )
+    metrics = keras.tree.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
+    return any(map(_is_of_classes, metrics))
+
+
+def _is_of_classes(given: Any) -> bool:
+    """Return whether a loss or a metric, as given to `compile`, expects one score per class."""
+    if isinstance(given, (*_OF_CLASSES, *_LOSSES_OF_CLASSES)):
+        return True
+    name = given if isinstance(given, str) else getattr(given, "__name__", "")
+    return name.replace("_", "").lower() in _NAMES_OF_CLASSES
 
 
 def count_rows(inputs: nests.Nest) -> tf.Tensor:

@@ -100,7 +100,7 @@ def test_missing_or_unknown_data_set_ends_the_benchmark_before_any_study_runs(
 
 
 @pytest.mark.slow
-def test_study_benchmark_completes_all_three_studies_without_test_images(
+def test_study_benchmark_completes_all_three_studies_without_using_test_images(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     config = yaml.safe_load(benchmark.CONFIG_FILE.read_text())

@@ -121,14 +121,17 @@ def test_compatibility_check_receives_the_run_description_from_the_commit_file(
 
 
 def test_transient_file_system_error_is_raised_and_not_treated_as_damage(
-    state: State, monkeypatch: pytest.MonkeyPatch
+    state: State, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     def fail(path: str) -> None:
         raise tf.errors.UnavailableError(None, None, "try again later")
 
     monkeypatch.setattr(state.checkpoint, "restore", fail)
+    manager = async_checkpoint_manager.AsyncCheckpointManager(state.checkpoint, tmp_path, 2)
+    before = sorted(tmp_path.iterdir())
     with pytest.raises(tf.errors.UnavailableError):
-        fallback.restore_newest(state.checkpoint, state.paths)
+        manager.restore_or_initialize()
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_damaged_checkpoints_are_moved_away_without_overwriting_earlier_damaged_ones(

@@ -209,6 +209,9 @@ def test_training_resumes_from_a_checkpoint_without_the_counters_of_the_trainer(
     model = _line()
     hidden = model_state.hidden_items(model)
     _save(tmp_path, model=model, optimizer=_optimizer(model), **hidden)
+    # No step is left to train, so this run only restores the weights.
+    restored, _ = _run("train", tmp_path, trainer={"train_steps": _STEP})
+    np.testing.assert_array_equal(restored.dense.kernel, [[5.0], [5.0]])
     trained, _ = _run("train", tmp_path)
     assert (tmp_path / "ckpt-8.index").exists()
     assert (trained.dense.kernel.numpy() != 5.0).all()

@@ -254,11 +254,14 @@ def test_changing_config_or_pretraining_directory_after_finetuning_raises_unless
     changed = params.replace(trainer={"optimizer_config": {"learning_rate": schedule}})
     with pytest.raises(errors.ConfigValueError, match=r"learning_rate: 0\.25 -> 0\.5"):
         _run(changed, job)
+    logs = _run(changed, job, run_post_eval=True, allow_config_change=True)
+    assert logs["validation_loss"] == 0.25
     other = params.replace(task={"init_checkpoint": str(pretrained.rename(tmp_path / "other"))})
     with pytest.raises(errors.ConfigValueError, match="finetune-1 was fine-tuned from"):
         _run(other, job)
     logs = _run(other, job, run_post_eval=True, allow_config_change=True)
-    assert logs["validation_loss"] == _loss(job, 1)
+    # Pretraining and both steps of finetuning lower the bias of 1 by the rate.
+    assert logs["validation_loss"] == _loss(job, 1) == 0.25
 
 
 class ArchConfig(nas.ArchTaskConfig):

@@ -167,8 +167,9 @@ class KeepsItsMetric(LineTask):
     """A task that keeps its evaluation metric in an attribute, as Model Garden tasks do."""
 
     def build_metrics(self, training=True):
-        self.own = None if training else keras.metrics.Mean()
-        return super().build_metrics(training)
+        metrics = super().build_metrics(training)
+        (self.own,) = metrics
+        return metrics
 
 
 def test_trainer_of_an_unbuilt_model_leaves_the_task_with_its_evaluation_metrics(
@@ -176,7 +177,9 @@ def test_trainer_of_an_unbuilt_model_leaves_the_task_with_its_evaluation_metrics
 ) -> None:
     params = experiment()
     params.task.is_built = False
-    assert make_trainer(params, task_cls=KeepsItsMetric).task.own is not None
+    trainer = make_trainer(params, task_cls=KeepsItsMetric)
+    logs = trainer.evaluate(tf.constant(-1))
+    assert float(logs["mae"]) == float(trainer.task.own.result()) > 0
 
 
 def test_training_step_traced_to_build_a_model_may_use_the_optimizer_of_the_run(

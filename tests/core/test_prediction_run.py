@@ -158,17 +158,17 @@ class CompiledTask(ClassesTask):
 @pytest.mark.parametrize(
     "compiled",
     [
-        {"loss": keras.losses.SparseCategoricalCrossentropy(), "metrics": ["accuracy"]},
-        {"loss": keras.losses.CategoricalCrossentropy()},
-        {"loss": "categorical_crossentropy"},
-        {"metrics": [keras.metrics.SparseCategoricalAccuracy()]},
+        lambda: {"loss": keras.losses.SparseCategoricalCrossentropy(), "metrics": ["accuracy"]},
+        lambda: {"loss": keras.losses.CategoricalCrossentropy()},
+        lambda: {"loss": "categorical_crossentropy"},
+        lambda: {"metrics": [keras.metrics.SparseCategoricalAccuracy()]},
     ],
     ids=["sparse", "categorical", "name", "metric"],
 )
 def test_prediction_of_a_model_compiled_for_classes_has_a_class_column(
     trained, tmp_path, compiled
 ) -> None:
-    task_cls = type("CompiledTask", (CompiledTask,), {"compiled": compiled})
+    task_cls = type("CompiledTask", (CompiledTask,), {"compiled": compiled()})
     model, _ = _run(_experiment(tmp_path), "predict", trained, task_cls=task_cls)
     expected = model.predict(_features(), verbose=0).argmax(axis=1).tolist()
     assert [row["class"] for row in _rows(tmp_path)] == expected

@@ -322,6 +322,7 @@ def test_training_proceeds_past_a_blow_up_that_occurs_in_two_attempts_but_in_no_
 ) -> None:
     # Without this, a blow-up that only whole intervals show would use up `recovery_max_trials`.
     params = experiment(trainer={**RECOVERING, "recovery_max_trials": 3})
+    plain, _ = _run(params, _poison(make_task(params)), tmp_path / "plain")
     spoilt = []
 
     def spoil(output):
@@ -331,10 +332,11 @@ def test_training_proceeds_past_a_blow_up_that_occurs_in_two_attempts_but_in_no_
             output["training_loss"] = math.nan
 
     hook = orbit.hooks.LambdaHook()
-    arguments = (None, make_task(params), "train", params, str(tmp_path))
-    train_lib.run_experiment(*arguments, train_actions=[spoil], hooks=[hook])
+    arguments = (None, _poison(make_task(params)), "train", params, str(tmp_path / "spoilt"))
+    model, _ = train_lib.run_experiment(*arguments, train_actions=[spoil], hooks=[hook])
     assert len(spoilt) == 2
-    assert (tmp_path / "ckpt-12.index").exists()
+    np.testing.assert_array_equal(model.dense.kernel, plain.dense.kernel)
+    assert (tmp_path / "spoilt" / "ckpt-12.index").exists()
 
 
 def test_loss_blow_ups_are_counted_across_restarts(tmp_path) -> None:
@@ -362,12 +364,12 @@ def test_unreadable_recovery_record_resets_the_count_of_blow_ups(tmp_path) -> No
     assert condition({"training_loss": math.nan})
 
 
-def test_divergence_error_names_the_last_step_whose_reported_loss_was_finite() -> None:
+def test_divergence_error_names_the_last_step_at_which_nothing_had_blown_up() -> None:
     step = tf.Variable(5, dtype=tf.int64)
     condition = recovery.RecoveryCondition(step, 100.0, 0, 0)
     assert not condition({"training_loss": 1.0})
     step.assign(9)
-    with pytest.raises(errors.DivergedError, match=r"at step 9.*still finite at step 5"):
+    with pytest.raises(errors.DivergedError, match=r"at step 9.*check at step 5 found no"):
         condition({"training_loss": math.nan})
 
 
@@ -530,7 +532,9 @@ def test_large_embedding_tables_are_checked_less_often_until_a_value_is_nonfinit
     step = tf.Variable(100, dtype=tf.int64)
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
     state = recovery.NonfiniteCheck(
-        types.SimpleNamespace(model=model, checkpoint=checkpoint, global_step=step)
+        types.SimpleNamespace(
+            model=model, optimizer=optimizer, checkpoint=checkpoint, global_step=step
+        )
     )
     assert state.bad_variables() == []
     table = model.trainable_variables[0]
@@ -666,7 +670,7 @@ class _SearchIsStopped(base_trainer.Trainer):
 
 @pytest.mark.parametrize("precedes_search", [False, True])
 def test_signal_during_the_search_for_a_bad_step_leaves_only_the_checkpoint_from_before_the_search(
-    experiment, make_trainer, tmp_path, precedes_search
+    experiment, make_trainer, tmp_path, precedes_search, caplog
 ) -> None:
     def spoil(output):
         output["training_loss"] = math.nan
@@ -686,6 +690,10 @@ def test_signal_during_the_search_for_a_bad_step_leaves_only_the_checkpoint_from
         train_lib.run_experiment(*arguments, trainer=trainer, train_actions=[spoil], hooks=[hook])
     assert ended == [True]
     assert sorted(path.name for path in tmp_path.glob("ckpt-*.index")) == ["ckpt-0.index"]
+    reader = tf.train.load_checkpoint(str(tmp_path / "ckpt-0"))
+    assert int(reader.get_tensor("global_step/.ATTRIBUTES/VARIABLE_VALUE")) == 0
+    # The search restores the checkpoint when it begins and when the signal ends it.
+    assert caplog.text.count("Recovering the model from checkpoint") == 2
     # The resumed run repeats the blow-up, which then counts.
     assert len(recovery.BlowUpRecord(str(tmp_path))) == 0
 

@@ -357,7 +357,8 @@ class StateTask(ModuleTask):
 def test_user_written_training_loop_resumes_from_an_older_checkpoint_without_random_state(
     tmp_path, monkeypatch, caplog
 ) -> None:
-    def train(steps: int) -> None:
+    def train(steps: int) -> tuple[list[Any], list[Any]]:
+        """Return the weights at the beginning and at the end."""
         params = line_experiment.line_experiment()
         task = StateTask(params.task)
         trainer = trainer_factory.create_trainer(params, task, train=True, evaluate=False)
@@ -369,12 +370,16 @@ def test_user_written_training_loop_resumes_from_an_older_checkpoint_without_ran
             trainer=trainer, global_step=step, steps_per_loop=4, checkpoint_manager=manager
         )
         assert int(step) == steps - 4
+        first = [weight.numpy() for weight in task.main.trainable_variables]
         controller.train(steps)
+        return first, [weight.numpy() for weight in task.main.trainable_variables]
 
     with monkeypatch.context() as older_version:
         older_version.setattr(model_state, "_parts", lambda module: {})
-        train(4)
-    train(8)
+        _, saved = train(4)
+    restored, _ = train(8)
+    for expected, got in zip(saved, restored, strict=True):
+        np.testing.assert_array_equal(got, expected)
     assert "hidden_items/net/random_state/0" in caplog.text
 
 

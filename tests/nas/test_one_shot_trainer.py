@@ -19,6 +19,7 @@ from official_lite.modeling.hyperparams import yaml_io
 from official_lite.modeling.optimization import ema_optimizer
 from official_lite.nas import architecture, one_shot_trainer
 from official_lite.run import run_record
+from tests import rounding
 
 
 def test_resuming_with_an_edited_arch_json_is_refused(experiment, run_toy, tmp_path) -> None:
@@ -231,15 +232,31 @@ def test_history_of_a_search_that_starts_again_has_no_probabilities_of_discarded
 
 
 def test_architecture_search_can_use_stochastic_weight_averaging_and_precise_batch_norm(
-    experiment, run_toy, tmp_path
+    experiment, make_trainer, run_toy, tmp_path
 ) -> None:
+    def keep(hook):
+        kept.append([weight.numpy() for weight in hook.trainer.model.weights])
+
+    kept = []
     params = experiment("darts", task={"batch_norm": True})
     hooks = [
         orbit.hooks.StochasticWeightAveraging(4, every_n_steps=2, recalibration_steps=2),
         orbit.hooks.PreciseBatchNorm(num_steps=2),
+        orbit.hooks.LambdaHook(after_step=keep, every_n_steps=2),
     ]
-    run_toy(params, tmp_path, mode="train_and_eval", hooks=hooks)
-    assert latest.latest_checkpoint(str(tmp_path / "swa")).endswith("ckpt-8")
+    model, _ = run_toy(params, tmp_path, mode="train_and_eval", hooks=hooks)
+    trainer = make_trainer(params)
+    trainer.checkpoint.restore(str(tmp_path / "swa" / "ckpt-8")).expect_partial()
+    weights = zip(model.weights, trainer.model.weights, *kept, strict=True)
+    for weight, average, _, *averaged in weights:
+        if weight.trainable:
+            np.testing.assert_array_equal(weight.numpy(), averaged[-1])
+            rounding.assert_close(average.numpy(), np.mean(averaged, axis=0), roundings=4)
+        else:
+            # The last evaluation replaced the moving statistics of step 8 by the exact ones. Those
+            # of the averaged weights are different.
+            assert not np.array_equal(weight.numpy(), averaged[-1])
+            assert not np.array_equal(weight.numpy(), average.numpy())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from official_lite import orbit, pipeline
 from official_lite.checkpoint import async_checkpoint_manager
 from official_lite.common import errors, flags, preemption
 from official_lite.core import preflight
-from official_lite.data import file_patterns
 from official_lite.run import run_reading
 from tests import row_files, waiting
 
@@ -464,7 +463,7 @@ def test_finished_phase_with_train_epochs_of_unknown_length_is_skipped(
 
 
 @pytest.mark.slow
-def test_phases_share_the_same_strategy_object_with_two_replicas(experiment, tmp_path) -> None:
+def test_phases_share_one_strategy_object_when_there_are_two_replicas(experiment, tmp_path) -> None:
     class Build(pipeline.Build):
         def make_strategy(self, ctx):
             strategy = super().make_strategy(ctx)
@@ -660,8 +659,13 @@ def test_record_of_the_first_phase_lists_no_input_files_of_other_phases(
     experiment, tmp_path
 ) -> None:
     path = row_files.write("parquet", tmp_path / "data", num_rows=10)
-    params = experiment(task={"train_data": {"source": "parquet", "input_path": path}})
-    before = file_patterns.remembered()
-    pipeline.RunPipeline(params, "train", str(tmp_path / "run"))
-    assert path not in before
-    assert file_patterns.remembered() == before
+    files = {"task.train_data.source": "parquet", "task.train_data.input_path": path}
+    phases = [{"name": "first"}, {"name": "second", "overrides": files}]
+    _run(experiment(phases=phases, trainer={"train_steps": 4}), tmp_path)
+
+    def patterns(phase):
+        record = json.loads((tmp_path / phase / "run.json").read_text())
+        return [each["pattern"] for each in record["inputs"]]
+
+    assert path in patterns("second")
+    assert path not in patterns("first")

@@ -335,7 +335,7 @@ class _TableSource(registry.Source):
         return self._reader.to_numpy(self._table(chunk, num_rows), self.specs)
 
     def _table(self, chunk: int, num_rows: int | None = None) -> "pa.Table":
-        """Return the selected columns of the first `num_rows` rows of a chunk; None means all."""
+        """Return the selected columns of a chunk; only its first rows if `num_rows` is set."""
         file, part = self._chunks[chunk]
         return file.read(part, self._reader.read_names, num_rows)
 

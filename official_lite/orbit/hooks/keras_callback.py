@@ -408,7 +408,7 @@ class KerasCallback(Hook):
         self._model.stop_training = self._model.stop_training or was_stopped
 
     def _request_stop(self, what: str) -> None:
-        """Request a stop; `what` completes a sentence about the callback."""
+        """Request that training stop, for the reason "<class of the callback> <what>"."""
         is_early = isinstance(self.callback, keras.callbacks.EarlyStopping)
         name = type(self.callback).__name__
         self.controller.request_stop(f"{'early stopping: ' if is_early else ''}{name} {what}")

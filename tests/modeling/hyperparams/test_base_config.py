@@ -574,7 +574,7 @@ def test_lenient_config_keeps_values_that_do_not_match_their_annotations(values,
     assert {name: getattr(read, name) for name in values} == values
 
 
-def test_lenient_config_converts_matching_values_and_refuses_unknown_keys() -> None:
+def test_lenient_config_converts_values_to_field_types_and_rejects_unknown_keys() -> None:
     config = PortedConfig(block={"train_steps": 5}, sizes=[1, 2])
     assert isinstance(config.block, TrainerConfig)
     assert config.sizes == (1, 2)

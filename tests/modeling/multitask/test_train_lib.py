@@ -813,8 +813,14 @@ def test_best_checkpoint_saved_by_a_multitask_evaluation_job_contains_the_positi
     )
     _run_multi_eval(params, "train", tmp_path)
     _run_multi_eval(params, "continuous_eval", tmp_path)
-    reader = tf.train.load_checkpoint(str(tmp_path / "best" / "best_ckpt-8"))
-    assert int(reader.get_tensor("batches_read/.ATTRIBUTES/VARIABLE_VALUE")) == 8
+
+    def position_in(path: pathlib.Path) -> list[int]:
+        reader = tf.train.load_checkpoint(str(path))
+        names = ("batches_read", "skipped_batches", "micro_batches", "batch_size")
+        return [int(reader.get_tensor(f"{name}/.ATTRIBUTES/VARIABLE_VALUE")) for name in names]
+
+    position = position_in(tmp_path / "best" / "best_ckpt-8")
+    assert position == position_in(tmp_path / "ckpt-8") == [8, 0, 1, 2]
 
 
 def test_init_checkpoint_requires_a_model_that_defines_initialize(

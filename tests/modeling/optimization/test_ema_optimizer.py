@@ -122,13 +122,22 @@ def test_swapping_averaged_weights_twice_restores_weights_that_differ_between_re
 def test_moving_average_covers_non_trainable_weights_if_trainable_weights_only_is_false() -> None:
     model = _model()
     model.add(keras.layers.Dropout(0.5))  # its seed must not be averaged
-    counts = []
     for trainable_only in (True, False):
-        average = ExponentialMovingAverage(keras.optimizers.SGD(0.1), trainable_only)
+        average = ExponentialMovingAverage(
+            keras.optimizers.SGD(0.1), trainable_only, average_decay=0.5, dynamic_decay=False
+        )
+        for weight in model.weights:
+            weight.assign(tf.zeros(weight.shape))
         average.shadow_copy(model)
         average.shadow_copy(model)  # the second call adds no averages
-        counts.append(len(average._shadows))
-    assert counts == [4, 6]
+        assert len(average.averages) == (4 if trainable_only else 6)
+        for weight in model.weights:
+            weight.assign(tf.ones(weight.shape))
+        average.update_average()
+        average.swap_weights()
+        for weight in model.weights:
+            expected = 0.5 if weight.trainable or not trainable_only else 1.0
+            np.testing.assert_array_equal(weight.numpy(), np.full(weight.shape, expected))
 
 
 def test_overflow_skips_the_weight_update_and_the_moving_average_update(
