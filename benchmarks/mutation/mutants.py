@@ -263,8 +263,8 @@ MUTANTS = (
     Mutant(
         "core/actions.py",
         "the loss of the best replica decides",
-        'float(np.max(orbit.utils.get_value(outputs["training_loss"])))',
-        'float(np.min(orbit.utils.get_value(outputs["training_loss"])))',
+        "float(np.max(orbit.utils.get_value(losses)))",
+        "float(np.min(orbit.utils.get_value(losses)))",
         ("tests/core/test_recovery.py",),
     ),
     Mutant(

@@ -350,7 +350,10 @@ def _load_adapted(adapted: model_state.AdaptedLayers, prefix: str, strict: bool)
         tf.train.Checkpoint(adapted_layers=adapted).read(prefix).expect_partial()
     except errors.CheckpointError as error:
         if strict:
-            raise
+            raise errors.CheckpointError(
+                f"{error} To keep the current state of the model's adapted layers instead, set "
+                "`task.init_checkpoint_strict` to false."
+            ) from error
         logging.warning("%s The model's adapted layers keep their current state.", error)
 
 

@@ -136,12 +136,6 @@ def _define_gin_flags() -> None:
 
 def _define_own_flags() -> None:
     flags.DEFINE_multi_string("set", None, "One override, `path=value`, applied last; repeatable.")
-    flags.DEFINE_string(
-        "prediction_output_dir",
-        None,
-        "Directory of the predictions; overrides `prediction.output_dir`. With --safe_config, only "
-        "this flag can name a directory outside --model_dir.",
-    )
     flags.DEFINE_multi_string(
         "import", None, "Module or .py file to import for its registrations; repeatable."
     )

@@ -56,7 +56,6 @@ class ParseConfigOptions:
     tf_data_service: str = ""
     params_override: str = ""
     set: list[str] = dataclasses.field(default_factory=list)
-    prediction_output_dir: str = ""
     safe_config: bool = False
     apply_gin: bool = True
 
@@ -79,8 +78,10 @@ class ExperimentParser:
         plugins.restrict(None)
         params = self.base_experiment()
         if _flag(self._flags_obj, "safe_config"):
-            own = [self._flags_obj.tpu, _flag(self._flags_obj, "prediction_output_dir")]
-            trusted = [*given_by_code(params), *own]
+            # The user of the command line chooses where predictions are written.
+            own = dict(map(_split, _flag(self._flags_obj, "set") or []))
+            output_dir = files.expand_home(own.get("prediction.output_dir", ""))
+            trusted = [*given_by_code(params), self._flags_obj.tpu, output_dir]
             plugins.restrict(plugins.Restriction("--safe_config was given.", trusted))
         params = self.parse_config_file(params)
         if gin.config_str() and _flag(self._flags_obj, "apply_gin") is not False:
@@ -90,7 +91,6 @@ class ExperimentParser:
         params = self.parse_data_service(params)
         params = self.parse_params_override(params)
         params = self.parse_set(params)
-        params = self.parse_prediction_output_dir(params)
         params = expand_home(expand(params, self._default_workspace))
         # Look for code in the strings only after all placeholders are replaced.
         for text in hyperparams.texts(params):
@@ -149,12 +149,6 @@ class ExperimentParser:
         epochs.refuse_both(params, values, "--set")
         with epochs.log_replaced(params, "--set"):
             params_dict.set_by_paths(params, values.items())
-        return params
-
-    def parse_prediction_output_dir(self, params: Any) -> Any:
-        """Apply `--prediction_output_dir`, if it was given."""
-        if directory := _flag(self._flags_obj, "prediction_output_dir"):
-            params.override({"prediction": {"output_dir": directory}})
         return params
 
     def _override_by_file(self, params: Any, config_file: str) -> None:

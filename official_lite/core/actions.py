@@ -71,24 +71,29 @@ class NonfiniteCheck:
         self._trainer = trainer
         self._steps_between = 0
         self._last_look: int | None = None
+        self._has_found_bad_table = False
 
     def begin(self) -> None:
         """Record which values are not finite when training begins."""
         for search in self._searches:
             search.begin()
 
-    def bad_variables(self, always_checks_tables: bool = False) -> list[str]:
+    def bad_variables(self, is_repeated_step: bool = False) -> list[str]:
         """Return the paths of the variables that have become infinite or NaN somewhere.
 
         Args:
-            always_checks_tables: Whether to check large tables even if they were checked recently.
+            is_repeated_step: Whether recovery is repeating the step to find one that was bad. If
+                any large table has been bad, these tables are then checked even if they were
+                checked recently. Otherwise, the step that damaged a table would not be found.
         """
         all_but_tables, tables = self._searches
         bad = all_but_tables.bad_variables()
         step = int(self._trainer.global_step.numpy())
-        if bad or not (always_checks_tables or self._is_time_for_tables(step)):
+        looks_again = is_repeated_step and self._has_found_bad_table
+        if bad or not (looks_again or self._is_time_for_tables(step)):
             return bad
         bad = tables.bad_variables()
+        self._has_found_bad_table |= bool(bad)
         # After a bad result, check the tables again at the next opportunity.
         self._last_look = None if bad else step
         return bad
@@ -558,17 +563,17 @@ class RecoveryCondition:
         )
 
     def describe_blow_up(
-        self, outputs: orbit.runner.Output, always_checks_tables: bool = False
+        self, outputs: orbit.runner.Output, is_repeated_step: bool = False
     ) -> str | None:
         """Describe what is wrong with the outputs or the variables; return None if nothing is.
 
         Args:
             outputs: What the trainer reported.
-            always_checks_tables: See `NonfiniteCheck.bad_variables`.
+            is_repeated_step: See `NonfiniteCheck.bad_variables`.
         """
         if "training_loss" in outputs and (what := self._describe_loss(outputs["training_loss"])):
             return what
-        if bad := self._state.bad_variables(always_checks_tables) if self._state else []:
+        if bad := self._state.bad_variables(is_repeated_step) if self._state else []:
             others = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
             if "training_loss" in outputs:
                 return f"The loss is finite, but these variables are not: {bad[0]}{others}"
@@ -744,10 +749,7 @@ def _recovery(
     action = RecoveryAction(
         checkpoint_manager,
         trainer,
-        # Check large tables after each repeated step, or the step that damaged one is not found.
-        is_bad=lambda output: (
-            condition.describe_blow_up(output, always_checks_tables=True) is not None
-        ),
+        is_bad=lambda output: condition.describe_blow_up(output, is_repeated_step=True) is not None,
         record=condition.record,
     )
     return orbit.actions.ConditionalAction(condition, action)

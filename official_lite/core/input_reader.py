@@ -294,8 +294,9 @@ class InputReader:
     ) -> tf.distribute.InputContext | None:
         """Return the context in which pipelines share the data; None if `sharding` is false.
 
-        In contrast to the options, it does not depend on a tf.data service: the two streams of an
-        architecture search read different halves, although no worker has its own part.
+        Unlike the option `sharding` of `_reading_options`, the context does not depend on a tf.data
+        service. The two streams of an architecture search therefore read different halves even if
+        the service divides the files among its own workers.
         """
         return input_context if self._params.sharding else None
 

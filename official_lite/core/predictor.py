@@ -64,12 +64,8 @@ _LOSSES_OF_CLASSES = (
     keras.losses.CategoricalFocalCrossentropy,
     keras.losses.SparseCategoricalCrossentropy,
 )
-# The names of these losses and metrics, in lower case and without underscores, which are also the
-# names of the functions. `compile` also accepts the first two names, for the crossentropy that
-# matches the shapes.
-_NAMES_OF_CLASSES = frozenset(
-    ("ce", "crossentropy", *(cls.__name__.lower() for cls in (*_OF_CLASSES, *_LOSSES_OF_CLASSES)))
-)
+# The names of these metrics and losses, and of their functions, in lower case without underscores.
+_NAMES_OF_CLASSES = frozenset(cls.__name__.lower() for cls in (*_OF_CLASSES, *_LOSSES_OF_CLASSES))
 
 
 def build_dataset(
@@ -314,6 +310,9 @@ def _is_compiled_for_classes(model: keras.Model | tf.Module) -> bool:
 def _is_of_classes(given: Any) -> bool:
     """Return whether a loss or a metric, as given to `compile`, expects one score per class."""
     if isinstance(given, (*_OF_CLASSES, *_LOSSES_OF_CLASSES)):
+        return True
+    if given in ("ce", "crossentropy"):
+        # Keras chooses the crossentropy by the shapes. It is binary only for a single score.
         return True
     name = given if isinstance(given, str) else getattr(given, "__name__", "")
     return name.replace("_", "").lower() in _NAMES_OF_CLASSES

@@ -609,10 +609,9 @@ class OrbitExperimentRunner:
 
     def _is_omitted(self, hook: orbit.Hook) -> bool:
         """Return whether a mode that does not train omits a hook of the caller."""
-        keeps_best = isinstance(hook, orbit.hooks.BestCheckpoint)
-        return (self._mode.tests and bool(hook.watched_metric)) or (
-            self._mode is Mode.EVAL and keeps_best
-        )
+        if self._mode.tests:
+            return bool(hook.watched_metric)
+        return self._mode is Mode.EVAL and isinstance(hook, orbit.hooks.BestCheckpoint)
 
     def _build_controller(
         self,

@@ -375,11 +375,11 @@ def _copy_hooks(hooks: Sequence[orbit.Hook]) -> Sequence[orbit.Hook]:
     """Copy hooks for one phase, because they keep state of their run, such as its directory."""
     copies: list[orbit.Hook] = []
     # The copies of the objects so far, because hooks may share objects.
-    known: dict[int, Any] = {}
+    memo: dict[int, Any] = {}
     for hook in hooks:
-        found = dict(known)
+        before = set(memo)
         try:
-            copies.append(copy.deepcopy(hook, found))
+            copies.append(copy.deepcopy(hook, memo))
         # A hook may contain objects that can't be copied, such as a lock or a connection.
         except Exception as error:
             logging.warning(
@@ -390,8 +390,9 @@ def _copy_hooks(hooks: Sequence[orbit.Hook]) -> Sequence[orbit.Hook]:
                 error,
             )
             copies.append(hook)
-        else:
-            known = found
+            # Discard the copies made for this hook, some of which are incomplete.
+            for key in memo.keys() - before:
+                del memo[key]
     return copies
 
 

@@ -435,8 +435,8 @@ def predictions_dir(params: config_definitions.ExperimentConfig, model_dir: str)
         plugins.refuse(
             output_dir,
             f"`prediction.output_dir` is {output_dir!r}, which is outside the model directory",
-            "Expected a relative path without `..`. Pass a directory of your own by "
-            "--prediction_output_dir.",
+            "Expected a relative path without `..`. Name another directory on your own command "
+            "line: --set=prediction.output_dir=DIRECTORY",
         )
     # `os.path.join` returns an absolute path unchanged, but not a remote path.
     return output_dir if files.is_remote(output_dir) else os.path.join(model_dir, output_dir)

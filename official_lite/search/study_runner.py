@@ -87,7 +87,8 @@ def run_study(
 
     Raises:
         errors.ConfigError: If the config is invalid. Nothing has been written then.
-        errors.OfficialLiteError: If no trial has produced a value.
+        errors.OfficialLiteError: If no trial has produced a value, and none is still running in
+            another process.
     """
     config.validate()
     space = Space(config.space)

@@ -40,13 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> NoReturn:
     """Replace this process by the prediction command."""
     given = {"format": args.format, "checkpoint": args.checkpoint}
-    output = args.output
-    if output and not files.is_remote(output):
-        output = os.path.abspath(output)
+    if args.output:
+        is_remote = files.is_remote(args.output)
+        given["output_dir"] = args.output if is_remote else os.path.abspath(args.output)
     command = [
         *sources.train_command(args.run, args, mode="predict"),
         f"--model_dir={args.run}",
         *(f"--set=prediction.{name}={value}" for name, value in given.items() if value),
-        *([f"--prediction_output_dir={output}"] if output else []),
     ]
     sources.become(command)

@@ -32,9 +32,10 @@ def run(args: argparse.Namespace) -> NoReturn:
     """Replace this process by the training command."""
     command = [*sources.train_command(args.run, args), f"--model_dir={args.model_dir}"]
     chosen = execution_record.load(args.run)
-    given = compatibility.read_run(args.run).get("params") or {}
+    given = compatibility.read_run(args.run).get("params")
+    was_auto = isinstance(given, dict) and given.get("runtime.execution") == "auto"
     is_set = any(verify.sets(each, "runtime", "execution") for each in args.set)
-    if chosen is not None and given.get("runtime.execution") == "auto" and not is_set:
+    if chosen is not None and was_auto and not is_set:
         # The config of a finished run names the chosen mode. If the new run set that mode, its
         # evaluations would use it, too, but `auto` may have chosen another mode for them.
         command.append("--set=runtime.execution=auto")

@@ -169,7 +169,11 @@ def _precedes_evaluation(checkpoint: str) -> bool:
 
 
 def _find_lost_execution(config: str, checkpoint: str) -> str | None:
-    """Return the execution mode of a checkpoint if a replay would train in another one."""
+    """Return the execution mode of a checkpoint if a replay might not repeat it.
+
+    If `execution.json` is lost, the mode that `auto` chose for evaluations is unknown, even if the
+    config of the finished run names the mode of training.
+    """
     from official_lite.core import config_definitions
     from official_lite.execution import modes
 
@@ -178,7 +182,8 @@ def _find_lost_execution(config: str, checkpoint: str) -> str | None:
     runtime = config_definitions.RuntimeConfig()
     runtime.override(yaml_io.read_yaml(config).get("runtime", {}), is_strict=False)
     planned = modes.execution_of(runtime)
-    if planned == "auto":
+    names_choice = planned == mode == runtime.execution
+    if planned == "auto" or (names_choice and chain.was_saved_with_auto(checkpoint, config)):
         chosen = execution_record.load(os.path.dirname(checkpoint))
         planned = chosen.execution if chosen else "graph"
     return mode if planned != mode else None

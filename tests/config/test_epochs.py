@@ -198,7 +198,7 @@ def test_steps_are_derived_again_if_a_config_whose_epochs_were_converted_is_chan
     assert (given.train_epochs, given.validate_every_epochs, given.steps_per_epoch) == (3, 1, 0)
 
 
-def test_changing_num_examples_of_a_config_converted_from_epochs_requires_resetting_steps_per_epoch() -> (
+def test_num_examples_of_a_config_converted_to_steps_changes_only_if_steps_per_epoch_is_reset() -> (
     None
 ):
     read = cfg.ExperimentConfig(task=_params().task)

@@ -68,7 +68,7 @@ def test_evaluating_once_does_not_replace_the_checkpoint_of_a_best_checkpoint_ho
     def kept():
         return {path.name: path.read_bytes() for path in (tmp_path / "kept").iterdir()}
 
-    # Higher losses count as better, so the initial weights are the best.
+    # Higher losses count as better, so the first of the two evaluations is the best.
     hook = orbit.hooks.BestCheckpoint("validation_loss", "maximize", "kept")
     runner("train_and_eval", hooks=[hook]).run()
     before = kept()

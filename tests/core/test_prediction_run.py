@@ -161,9 +161,13 @@ class CompiledTask(ClassesTask):
         lambda: {"loss": keras.losses.SparseCategoricalCrossentropy(), "metrics": ["accuracy"]},
         lambda: {"loss": keras.losses.CategoricalCrossentropy()},
         lambda: {"loss": "categorical_crossentropy"},
-        lambda: {"metrics": [keras.metrics.SparseCategoricalAccuracy()]},
+        lambda: {"loss": [keras.losses.categorical_crossentropy]},
+        # Keras chooses the binary or a categorical crossentropy by the shapes.
+        lambda: {"loss": "crossentropy"},
+        lambda: {"loss": "mse", "metrics": [keras.metrics.SparseCategoricalAccuracy()]},
+        lambda: {"weighted_metrics": ["sparse_categorical_accuracy"]},
     ],
-    ids=["sparse", "categorical", "name", "metric"],
+    ids=["sparse", "categorical", "name", "function", "by shape", "metric", "metric name"],
 )
 def test_prediction_of_a_model_compiled_for_classes_has_a_class_column(
     trained, tmp_path, compiled
@@ -172,6 +176,15 @@ def test_prediction_of_a_model_compiled_for_classes_has_a_class_column(
     model, _ = _run(_experiment(tmp_path), "predict", trained, task_cls=task_cls)
     expected = model.predict(_features(), verbose=0).argmax(axis=1).tolist()
     assert [row["class"] for row in _rows(tmp_path)] == expected
+
+
+def test_prediction_of_a_model_compiled_for_several_labels_has_no_class_column(
+    trained, tmp_path
+) -> None:
+    compiled = {"loss": "binary_crossentropy", "metrics": ["accuracy"]}
+    task_cls = type("CompiledTask", (CompiledTask,), {"compiled": compiled})
+    _run(_experiment(tmp_path), "predict", trained, task_cls=task_cls)
+    assert all("class" not in row for row in _rows(tmp_path))
 
 
 def test_prediction_run_writes_run_predict_json_and_leaves_run_json_unchanged(

@@ -573,18 +573,14 @@ def test_dry_run_with_epochs_over_data_of_unknown_length_requires_steps_per_epoc
     assert run(tmp_path, Mistake("", [], ENDLESS, args)).returncode == 0
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
+def test_dry_run_in_train_mode_neither_evaluates_nor_reads_validation_data(
+    tmp_path: pathlib.Path,
+) -> None:
+    edits = [
         method("validation_step", "inputs, model, metrics=None", "raise ValueError"),
         inputs("assert params.is_training", INPUTS.strip()),
-    ],
-    ids=["no step", "no data"],
-)
-def test_dry_run_in_train_mode_does_not_evaluate(
-    tmp_path: pathlib.Path, edit: tuple[str, str]
-) -> None:
-    passed = run(tmp_path, Mistake("", [], [edit], ["--dry_run", "--mode=train"]))
+    ]
+    passed = run(tmp_path, Mistake("", [], edits, ["--dry_run", "--mode=train"]))
     assert passed.returncode == 0, passed.stderr
     assert passed.stderr.splitlines()[-1] == "The dry run succeeded. It left no files."
 

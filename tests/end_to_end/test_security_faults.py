@@ -285,13 +285,15 @@ def test_safe_config_refuses_an_xla_cache_directory(tmp_path: pathlib.Path) -> N
 def test_safe_config_refuses_to_predict_into_a_directory_outside_the_model_directory(
     directory: str, tmp_path: pathlib.Path
 ) -> None:
-    run, outside = tmp_path / "run", tmp_path / "outside"
-    params = _parse(safe_config=True, set=[f"prediction.output_dir={directory}"])
+    run, outside, file = (tmp_path / name for name in ("run", "outside", "config.yaml"))
+    file.write_text(f"prediction: {{output_dir: '{directory}'}}\n")
+    params = _parse(safe_config=True, config_file=[str(file)])
     with pytest.raises(errors.ConfigError, match="is outside the model directory"):
         pipeline.RunPipeline(params, "predict", str(run)).run()
     assert not outside.exists()
-    # The directory on the command line of the user is allowed.
-    params = _parse(safe_config=True, prediction_output_dir=str(outside))
+    # The user's own command line may name any directory.
+    setting = f"prediction.output_dir={outside}"
+    params = _parse(safe_config=True, config_file=[str(file)], set=[setting])
     assert run_record.predictions_dir(params, str(run)) == str(outside)
 
 
@@ -577,7 +579,7 @@ def test_only_one_module_removes_directories_recursively_except_for_temporary_on
         for path in package.rglob("*.py")
         if "rmtree" in path.read_text()
     }
-    # These modules remove only temporary directories that they have created.
+    # These modules remove only the temporary directories of this package.
     temporary = {"checkpoint/directories.py", "data/file_reading.py"}
     assert found == {"common/files.py", *temporary}
 

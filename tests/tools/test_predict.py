@@ -53,5 +53,5 @@ def test_predict_starts_the_recorded_training_command_in_predict_mode(
         "--safe_config",
         f"--model_dir={tmp_path}",
         "--set=prediction.checkpoint=best",
-        f"--prediction_output_dir={tmp_path}/here",
+        f"--set=prediction.output_dir={tmp_path}/here",
     ]

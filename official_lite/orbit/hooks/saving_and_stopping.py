@@ -423,11 +423,11 @@ class BestCheckpoint(Hook):
         return best
 
     def _open(self) -> best_checkpoints.BestCheckpoints:
-        """Return the best checkpoints. The first call reads the results of earlier runs."""
+        """Return the best checkpoints. The first call in a run reads earlier results."""
+        _checkpoint_manager(self)
         directory = output_directory(self, self.directory)
         # A hook that is used again in another run keeps the best checkpoints of that run.
         if self._best is None or directory != self._opened:
-            _checkpoint_manager(self)
             self._opened = directory
             self._best = best_checkpoints.BestCheckpoints(
                 directory, max_to_keep=self._max_to_keep, strategy=self.controller.strategy

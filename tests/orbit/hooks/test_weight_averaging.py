@@ -204,7 +204,7 @@ def test_weight_average_restored_from_an_older_checkpoint_is_continued(make, tmp
             return {key: value for key, value in super().state_dict().items() if key != "positions"}
 
     before, after = Weights(), Weights()
-    make(Older(4, every_n_steps=2), before).train(8)
+    make(Older(4, every_n_steps=2, recalibration_steps=8), before).train(8)
     resumed = make(_swa(), after)
     assert resumed.step == 8
     resumed.train(12)
