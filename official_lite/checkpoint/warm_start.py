@@ -195,7 +195,7 @@ def load_averages(
         )
     else:
         logging.info(
-            "%s has no averages of the weights. The averages keep their values.",
+            "%s contains no averaged weights. The optimizer's averages keep their current values.",
             found.checkpoint.prefix,
         )
     return [average for average, _ in matched]
@@ -329,7 +329,7 @@ def _find_keras2(
 def _adapted_layers(
     model: keras.Model | tf.Module, modules: str | Sequence[str]
 ) -> model_state.AdaptedLayers | None:
-    """Return the adapted layers of a Keras model, of which only those in `modules` are restored."""
+    """Return the adaptable layers of a Keras model, set to restore only those in `modules`."""
     if not isinstance(model, keras.Layer):
         return None
     layers = restored = model_state.find_adaptable_layers(model)

@@ -52,7 +52,7 @@ _LIGHTNING = {
 _KEEP_VALUES = ("Identity", "Cast", "Reshape")
 # The models that `_warn_of_unreported` has already checked.
 _unreported: weakref.WeakSet[keras.Model] = weakref.WeakSet()
-# For each task, maps the field `init_checkpoint` to the checkpoint that was chosen there.
+# For each task, maps a value of `init_checkpoint` to the path of the checkpoint chosen for it.
 _init_checkpoints: weakref.WeakKeyDictionary["Task", dict[str, str]] = weakref.WeakKeyDictionary()
 
 

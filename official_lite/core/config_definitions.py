@@ -390,7 +390,7 @@ class TrainerConfig(base_config.Config):
         if bool(self.best_checkpoint_export_subdir) != bool(self.best_checkpoint_eval_metric):
             raise errors.ConfigValueError(
                 "`best_checkpoint_export_subdir` and `best_checkpoint_eval_metric` must be set "
-                f"together; got {self.best_checkpoint_export_subdir!r} and "
+                f"together, or both left empty; got {self.best_checkpoint_export_subdir!r} and "
                 f"{self.best_checkpoint_eval_metric!r}."
             )
 

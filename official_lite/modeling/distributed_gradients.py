@@ -50,7 +50,7 @@ GradientTransformer = Callable[[list[tuple[Any, Any]]], Iterable[tuple[Any, Any]
 _already_summed = contextvars.ContextVar("already_summed", default=False)
 _undivided = contextvars.ContextVar("undivided", default=False)
 _refusal = contextvars.ContextVar("refusal", default="")
-# Whether the optimizers of a `MultiOptimizer` are making their parts of its update.
+# Whether a `MultiOptimizer` is applying its update through its inner optimizers.
 _in_groups = contextvars.ContextVar("in_groups", default=False)
 
 if TYPE_CHECKING:

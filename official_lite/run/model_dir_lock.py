@@ -232,7 +232,13 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
                     return
                 files.write_text(self._path, self._text())
             except OSError as error:  # The disk may be full; the next heartbeat may succeed.
-                logging.warning("The lock of %s can't be written: %s", self._directory, error)
+                logging.warning(
+                    "The lock file that keeps other runs out of %s can't be written: %s. The run "
+                    "continues and tries again in %d seconds.",
+                    self._directory,
+                    error,
+                    BEAT_SECS,
+                )
 
     def _is_mine(self) -> bool:
         try:

@@ -123,8 +123,8 @@ def create_study(
     wanted = {**origin, "search.direction": config.directions, **measured}
     found = study.user_attrs.get(_ORIGIN)
     if found is not None:
-        # Studies of earlier versions recorded neither how the values are measured nor newer fields,
-        # and the list of several tasks as a whole.
+        # Earlier versions did not record how values are measured, nor fields that were added later.
+        # They recorded the tasks of a multi-task study as one list instead of one entry per task.
         new = {name: wanted[name] for name in optional_origin}
         recorded = {**new, **measured, **compatibility.by_task(found)}
         _check_origin(recorded, wanted, study_dir, allow_config_change)

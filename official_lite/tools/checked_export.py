@@ -28,10 +28,10 @@ from official_lite.core import step_checks, step_metrics
 from official_lite.data import length
 from official_lite.modeling import model_export
 from official_lite.pipeline.stages import ExperimentContext
-from official_lite.tools import run_model
+from official_lite.tools import loaded_run
 
 Outputs = list[Any]
-ExportedCall = Callable[[run_model.ModelInputs], Outputs]
+ExportedCall = Callable[[loaded_run.ModelInputs], Outputs]
 
 # The latency measurement ends after this many calls or seconds, whichever comes first.
 _MAX_CALLS = 200
@@ -94,13 +94,13 @@ def export_checkpoint(
     Raises:
         errors.OfficialLiteError: The model can't be written in a format, or can't be loaded back.
     """
-    with run_model.built(params) as (ctx, _):
+    with loaded_run.built(params) as (ctx, _):
         # Choose the checkpoint only now, because a running training job may remove checkpoints
         # while the model is built.
-        prefix = run_model.find_checkpoint(prefix)
-        run_model.load_weights(ctx, prefix)
+        prefix = loaded_run.find_checkpoint(prefix)
+        loaded_run.load_weights(ctx, prefix)
         model = ctx.require("model")
-        inputs = run_model.random_inputs(model) if is_random else run_model.real_inputs(ctx)
+        inputs = loaded_run.random_inputs(model) if is_random else loaded_run.real_inputs(ctx)
         expected = outputs_of(model(*inputs.args, training=False))
         exports = []
         if measure:
@@ -128,7 +128,7 @@ def export_checkpoint(
 
 
 def _measure_model(
-    ctx: ExperimentContext, prefix: str, inputs: run_model.ModelInputs, max_output: float
+    ctx: ExperimentContext, prefix: str, inputs: loaded_run.ModelInputs, max_output: float
 ) -> Export:
     """Measure the original model, for comparison with its exports."""
     model = ctx.require("model")
@@ -146,7 +146,7 @@ def _measure_model(
 
 
 def _write_and_call(
-    model: Any, path: str, format: str, inputs: run_model.ModelInputs
+    model: Any, path: str, format: str, inputs: loaded_run.ModelInputs
 ) -> tuple[ExportedCall, list[Any]]:
     """Write the model and load it back; return the function that calls it, and its outputs."""
     act = "written"
@@ -232,7 +232,7 @@ def _load_litert(path: str) -> ExportedCall:
     runner = interpreter.get_signature_runner()
     (signature,) = interpreter.get_signature_list().values()
 
-    def call(inputs: run_model.ModelInputs) -> Outputs:
+    def call(inputs: loaded_run.ModelInputs) -> Outputs:
         result = runner(**_by_name(signature["inputs"], inputs.arrays()))
         return [result[name] for name in sorted(result, key=_with_numbers)]
 
@@ -244,7 +244,7 @@ def _load_onnx(path: str) -> ExportedCall:
     session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]
 
-    def call(inputs: run_model.ModelInputs) -> Outputs:
+    def call(inputs: loaded_run.ModelInputs) -> Outputs:
         found: Outputs = session.run(None, _by_name(names, inputs.arrays()))
         return found
 
@@ -269,7 +269,7 @@ _LOADERS: Mapping[str, Callable[[str], ExportedCall]] = {
 }
 
 
-def _tensors(inputs: run_model.ModelInputs) -> list[Any]:
+def _tensors(inputs: loaded_run.ModelInputs) -> list[Any]:
     tensors: list[Any] = keras.tree.map_structure(tf.constant, list(inputs.args))
     return tensors
 
@@ -312,7 +312,7 @@ def _difference(expected: Any, found: Any) -> float:
 
 def measure_metrics(
     ctx: ExperimentContext,
-    inputs: run_model.ModelInputs,
+    inputs: loaded_run.ModelInputs,
     call: ExportedCall | None = None,
 ) -> dict[str, float]:
     """Evaluate an exported model on the validation data; without `call`, the original model.
@@ -363,7 +363,7 @@ def measure_metrics(
     return {name: float(value) for name, value in found.items() if np.ndim(value) == 0}
 
 
-def measure_latency(call: ExportedCall, inputs: run_model.ModelInputs) -> float:
+def measure_latency(call: ExportedCall, inputs: loaded_run.ModelInputs) -> float:
     """Return the median time of a call with one example, in milliseconds."""
     single = dataclasses.replace(
         inputs,
@@ -381,7 +381,7 @@ def measure_latency(call: ExportedCall, inputs: run_model.ModelInputs) -> float:
 
 @contextlib.contextmanager
 def _answered_by(
-    model: keras.Model, inputs: run_model.ModelInputs, call: ExportedCall
+    model: keras.Model, inputs: loaded_run.ModelInputs, call: ExportedCall
 ) -> Iterator[None]:
     """Redirect the calls of a model to its exported version within the context."""
     own_call: Callable[..., Any] = model.call
@@ -389,7 +389,7 @@ def _answered_by(
     dtypes = [np.asarray(x).dtype for x in keras.tree.flatten(list(inputs.args))]
 
     def answer(*args: Any, **kwargs: Any) -> Any:
-        given = run_model.in_own_structure(
+        given = loaded_run.in_own_structure(
             model, keras_variables.tensors_of_call(signature, args, kwargs)
         )
         leaves = [

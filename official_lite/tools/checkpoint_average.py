@@ -24,7 +24,7 @@ from official_lite.core import checkpoint_state
 from official_lite.modeling.multitask import base_trainer, multitask
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
 from official_lite.orbit.hooks import batch_norm_statistics
-from official_lite.tools import run_model
+from official_lite.tools import loaded_run
 
 _KERAS_FILES = (".weights.h5", ".keras")
 
@@ -41,7 +41,7 @@ def find_checkpoints(sources: Sequence[str], last: int = 0) -> list[str]:
     """
     found: dict[str, None] = {}
     for source in sources:
-        prefixes = [run_model.find_checkpoint(source)]
+        prefixes = [loaded_run.find_checkpoint(source)]
         if tf.io.gfile.isdir(source):
             prefixes = latest.find_checkpoints(source) or latest.find_unlisted(source)
             prefixes = prefixes[-last:]
@@ -80,13 +80,13 @@ def write_average(
     """
     _require_one_model(paths)
     _require_other_folder(output, paths)
-    with run_model.built(params, "train" if recalibration_steps else "") as (ctx, build):
+    with loaded_run.built(params, "train" if recalibration_steps else "") as (ctx, build):
         trainer = _parts(ctx, build, recalibration_steps)
         if output.endswith(_KERAS_FILES):
             _require_one_keras_model(trainer.model, output)
         averages = _averages(trainer.model, paths)
         # Take everything except the weights from the last checkpoint.
-        run_model.read_checkpoint(trainer.checkpoint, paths[-1])
+        loaded_run.read_checkpoint(trainer.checkpoint, paths[-1])
         for weight, average in zip(_weights(trainer.model), averages, strict=True):
             weight.assign(average)
         if recalibration_steps:
@@ -187,7 +187,7 @@ def _averages(model: keras.Model, paths: Sequence[str]) -> list[npt.NDArray[np.f
     checkpoint = tf.train.Checkpoint(**model_state.weight_items(model))
     sums = [np.zeros(weight.shape) for weight in _weights(model)]
     for path in paths:
-        run_model.read_checkpoint(checkpoint, path)
+        loaded_run.read_checkpoint(checkpoint, path)
         for total, weight in zip(sums, _weights(model), strict=True):
             total += weight.numpy().astype(np.float64)
     return [total / len(paths) for total in sums]

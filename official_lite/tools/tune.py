@@ -233,7 +233,7 @@ def search_sizes(
     done = [trials.by_size[size] for size in sorted(trials.by_size)]
     if not largest:
         raise errors.OfficialLiteError(
-            f"No batch fits into {limit / 10**9:.3g} GB, not even {done[0].batch_size}: "
+            f"Even a batch size of {done[0].batch_size} does not fit into {limit / 10**9:.3g} GB: "
             f"{done[0].result}. Raise --memory_limit or use a smaller model."
         )
     return SizeSearch(trials=done, memory_limit=limit, largest=largest)

@@ -4,6 +4,7 @@ import json
 import pathlib
 import random
 import shutil
+import signal
 import time
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.common import goodput
+from official_lite.common import errors, goodput
 from official_lite.core import task_factory, train_lib
 from tests import commands, waiting
 from tests.line_experiment import LineConfig, LineTask, line_experiment
@@ -190,7 +191,8 @@ def test_goodput_times_add_up_to_the_wall_time_after_ten_kills(tmp_path: pathlib
     command = [
         *("train.py", "--experiment=vision/digits_mlp", "--mode=train_and_eval"),
         *(f"--model_dir={model_dir}", "--set=runtime.execution=graph"),
-        "--set=trainer.train_steps=20000",
+        # More steps than any processor runs before the signal.
+        "--set=trainer.train_steps=100000000",
         "--set=trainer.checkpoint_interval=1000",
         "--set=trainer.validation_interval=1500",
         "--set=trainer.steps_per_loop=500",
@@ -216,7 +218,11 @@ def test_goodput_times_add_up_to_the_wall_time_after_ten_kills(tmp_path: pathlib
         assert _run_json(model_dir)["status"] == "running"
         assert _read(model_dir).starts <= number + 1
     last_begin = time.time()
-    assert commands.run(command).returncode == 0
+    process = commands.Command(command)
+    for text in ("Training from step", "validation | step"):
+        process.wait_for(text)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == errors.ExitCode.PREEMPTED
     end = time.time()
     record = _read(model_dir)
     spent = record.seconds

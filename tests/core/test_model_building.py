@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.core import model_building, task_factory, train_lib
-from official_lite.tools import run_model
+from official_lite.tools import loaded_run
 from tests import commands, line_experiment
 from tests.line_experiment import LineTask
 
@@ -343,8 +343,8 @@ def test_model_with_a_head_called_only_in_training_can_be_used_after_training(
     run = functools.partial(train_lib.run_experiment, None, model_dir=str(tmp_path), params=params)
     trained, _ = run(AuxiliaryTask(params.task), "train")
     if mode == "load":
-        with run_model.built(params) as (ctx, _):
-            run_model.load_weights(ctx, str(tmp_path / "ckpt-8"))
+        with loaded_run.built(params) as (ctx, _):
+            loaded_run.load_weights(ctx, str(tmp_path / "ckpt-8"))
         model = ctx.model
     else:
         model, _ = run(AuxiliaryTask(params.task), mode)

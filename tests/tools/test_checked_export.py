@@ -12,7 +12,7 @@ import tensorflow as tf
 from official_lite import pipeline
 from official_lite.common import errors
 from official_lite.core import base_task, exp_factory, task_factory
-from official_lite.tools import checked_export, run_model
+from official_lite.tools import checked_export, loaded_run
 from tests import rounding
 
 # Keras triggers these warnings, as do the libraries that load the exports.
@@ -119,9 +119,9 @@ def test_error_for_loading_an_export_without_its_runtime_package_names_the_packa
 
 
 def test_exported_outputs_are_evaluated_with_the_metrics_of_the_task(read_run, trained) -> None:
-    with run_model.built(read_run(trained).params) as (ctx, _):
-        run_model.load_weights(ctx, run_model.find_checkpoint(trained))
-        model, inputs = ctx.require("model"), run_model.real_inputs(ctx)
+    with loaded_run.built(read_run(trained).params) as (ctx, _):
+        loaded_run.load_weights(ctx, loaded_run.find_checkpoint(trained))
+        model, inputs = ctx.require("model"), loaded_run.real_inputs(ctx)
         own = checked_export.measure_metrics(ctx, inputs)
         outputs = model_outputs(model)
         same = checked_export.measure_metrics(ctx, inputs, outputs)
@@ -141,9 +141,9 @@ def test_exported_model_is_evaluated_with_the_compiled_metrics_of_the_model(
     # The 48 examples make a batch of 40 and one of 8.
     params = read_run(trained, "--set=task.validation_data.global_batch_size=40").params
     _, expected = pipeline.RunPipeline(params, "eval", str(tmp_path / "run")).run()
-    with run_model.built(params) as (ctx, _):
-        run_model.load_weights(ctx, run_model.find_checkpoint(trained))
-        model, inputs = ctx.require("model"), run_model.real_inputs(ctx)
+    with loaded_run.built(params) as (ctx, _):
+        loaded_run.load_weights(ctx, loaded_run.find_checkpoint(trained))
+        model, inputs = ctx.require("model"), loaded_run.real_inputs(ctx)
         model.compile(metrics={"logits": "sparse_categorical_accuracy"})
         first, second = (
             checked_export.measure_metrics(ctx, inputs, call)
@@ -164,15 +164,15 @@ def test_exported_model_is_evaluated_with_the_compiled_metrics_of_the_model(
 def test_exported_model_is_not_evaluated_on_training_data_or_infinite_data(
     read_run, trained, override, message
 ) -> None:
-    with run_model.built(read_run(trained, f"--set={override}").params) as (ctx, _):
-        inputs = run_model.real_inputs(ctx)
+    with loaded_run.built(read_run(trained, f"--set={override}").params) as (ctx, _):
+        inputs = loaded_run.real_inputs(ctx)
         with pytest.raises(errors.ConfigValueError, match=message):
             checked_export.measure_metrics(ctx, inputs)
 
 
 def test_export_latency_is_measured_with_a_batch_of_one_example() -> None:
     sizes = []
-    inputs = run_model.ModelInputs(args=[np.zeros((8, 3), np.float32)], names=["x"])
+    inputs = loaded_run.ModelInputs(args=[np.zeros((8, 3), np.float32)], names=["x"])
 
     def call(given):
         sizes.append(given.arrays()["x"].shape)
@@ -236,7 +236,7 @@ def test_model_with_a_list_of_inputs_is_exported_and_measured_with_batches_of_na
     original, *exports = checked_export.export_checkpoint(
         params,
         run_dir,
-        run_model.find_checkpoint(run_dir),
+        loaded_run.find_checkpoint(run_dir),
         ["keras", "tf_saved_model"],
         directory=str(tmp_path),
         measure=True,

@@ -8,7 +8,7 @@ import pytest
 from official_lite import pipeline
 from official_lite.checkpoint import warm_start
 from official_lite.common import errors
-from official_lite.tools import checkpoint_average, run_model
+from official_lite.tools import checkpoint_average, loaded_run
 from tests import rounding
 
 # Keras itself triggers this warning with NumPy 2.
@@ -22,8 +22,8 @@ def weights(read_run, trained):
     """Return a function that reads the weights used to evaluate a checkpoint, in float64."""
 
     def read(path, run_dir=trained):
-        with run_model.built(read_run(run_dir).params) as (ctx, _):
-            run_model.load_weights(ctx, run_model.find_checkpoint(path))
+        with loaded_run.built(read_run(run_dir).params) as (ctx, _):
+            loaded_run.load_weights(ctx, loaded_run.find_checkpoint(path))
             return {w.path: w.numpy().astype(np.float64) for w in ctx.model.weights}
 
     return read
@@ -49,7 +49,7 @@ def test_average_is_written_as_a_checkpoint_of_the_last_averaged_step(
     # The average can be evaluated and can initialize a model, like a checkpoint of a run.
     _, logs = pipeline.RunPipeline(params, "eval", output).run()
     assert np.isfinite(logs["validation_loss"])
-    with run_model.built(params) as (ctx, _):
+    with loaded_run.built(params) as (ctx, _):
         report = warm_start.load_weights(ctx.model, output)
     assert not report.missing
 
@@ -59,7 +59,7 @@ def test_keras_files_contain_the_same_average_as_a_checkpoint(read_run, trained,
     checkpoint = checkpoint_average.write_average(params, paths, str(tmp_path / "average"))
     path = str(tmp_path / "files" / "mean.weights.h5")
     assert checkpoint_average.write_average(params, paths, path) == path
-    with run_model.built(params) as (ctx, _):
+    with loaded_run.built(params) as (ctx, _):
         ctx.model.load_weights(path)
         loaded = [w.numpy() for w in ctx.model.weights]
     for one, other in zip(loaded, weights(checkpoint).values(), strict=True):
@@ -86,7 +86,7 @@ def test_written_average_also_replaces_the_ema_weights(read_run, train_run, weig
     params, paths = read_run(run_dir).params, _paths(run_dir, 4, 6)
     written = checkpoint_average.write_average(params, paths, str(tmp_path))
     evaluated = weights(written, run_dir)
-    with run_model.built(params) as (ctx, _):
+    with loaded_run.built(params) as (ctx, _):
         warm_start.load_weights(ctx.model, written)
         stored = [w.numpy() for w in ctx.model.weights]
     for one, other in zip(stored, evaluated.values(), strict=True):

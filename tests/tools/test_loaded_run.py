@@ -1,4 +1,4 @@
-"""Tests of `load_run`, which opens a run in Python."""
+"""Tests of `load_run`, which opens a run in Python, and of the parts that other commands use."""
 
 import contextlib
 import json
@@ -7,15 +7,16 @@ import pathlib
 import shutil
 
 import gin
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import official_lite
-from official_lite.checkpoint import commit
+from official_lite.checkpoint import commit, model_state
 from official_lite.common import errors, plugins
 from official_lite.modeling import hyperparams
-from official_lite.tools import run_model
+from official_lite.tools import loaded_run
 
 BEST = (
     "trainer.best_checkpoint_export_subdir=best_ckpt",
@@ -153,7 +154,7 @@ def test_load_run_loads_a_checkpoint_that_exists_after_the_model_has_been_built(
     trained, tmp_path, monkeypatch
 ) -> None:
     run_dir = str(shutil.copytree(trained, tmp_path / "run"))
-    built = run_model.built
+    built = loaded_run.built
 
     @contextlib.contextmanager
     def built_while_training_removes_a_checkpoint(params):
@@ -161,5 +162,131 @@ def test_load_run_loads_a_checkpoint_that_exists_after_the_model_has_been_built(
             commit.remove_checkpoint(os.path.join(run_dir, "ckpt-6"))
             yield found
 
-    monkeypatch.setattr(run_model, "built", built_while_training_removes_a_checkpoint)
+    monkeypatch.setattr(loaded_run, "built", built_while_training_removes_a_checkpoint)
     assert official_lite.load_run(run_dir).step == 4
+
+
+def _kernel(ctx):
+    return ctx.model.blocks[1].kernel.numpy()
+
+
+def test_built_model_loads_the_weights_of_a_checkpoint(read_run, trained):
+    with loaded_run.built(read_run(trained).params) as (ctx, _):
+        kernels = []
+        for step in (2, 6):
+            loaded_run.load_weights(ctx, os.path.join(trained, f"ckpt-{step}"))
+            kernels.append(_kernel(ctx))
+        assert loaded_run.find_checkpoint(trained) == os.path.join(trained, "ckpt-6")
+    assert (kernels[0] != kernels[1]).all()
+
+
+def test_load_weights_loads_the_averaged_weights_of_an_ema_optimizer(read_run, train_run):
+    run_dir = train_run(EMA)
+    path = os.path.join(run_dir, "ckpt-6")
+    with loaded_run.built(read_run(run_dir).params) as (ctx, _):
+        loaded_run.load_weights(ctx, path)
+        averaged = _kernel(ctx)
+        ctx.optimizer.swap_weights()
+        swapped = _kernel(ctx)
+        items = model_state.weight_items(ctx.model)
+        loaded_run.read_checkpoint(tf.train.Checkpoint(**items), path)
+        trained = _kernel(ctx)
+    np.testing.assert_array_equal(swapped, trained)
+    assert (averaged != trained).all()
+
+
+@pytest.mark.usefixtures("float16_kernels")
+def test_averaged_weights_trained_in_float16_are_loaded_into_a_float32_model(read_run, train_run):
+    run_dir = train_run(EMA, "runtime.mixed_precision_dtype=float16")
+    kernels = []
+    for dtype in ("float16", "float32"):
+        params = read_run(run_dir, f"--set=runtime.mixed_precision_dtype={dtype}").params
+        with loaded_run.built(params) as (ctx, _):
+            loaded_run.load_weights(ctx, os.path.join(run_dir, "ckpt-6"))
+            kernels.append(_kernel(ctx))
+    np.testing.assert_array_equal(*kernels)
+
+
+def test_checkpoint_without_the_averages_of_the_config_raises_and_names_a_weight(read_run, trained):
+    with (
+        loaded_run.built(read_run(trained, f"--set={EMA}").params) as (ctx, _),
+        pytest.raises(errors.CheckpointError, match="has no average of the weight `"),
+    ):
+        loaded_run.load_weights(ctx, os.path.join(trained, "ckpt-6"))
+
+
+def test_mismatched_damaged_or_missing_checkpoint_raises(read_run, trained, train_run, tmp_path):
+    with loaded_run.built(read_run(train_run("task.units=2")).params) as (ctx, _):
+        with pytest.raises(errors.CheckpointError, match="can't be restored"):
+            loaded_run.load_weights(ctx, os.path.join(trained, "ckpt-6"))
+        shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+        (tmp_path / "ckpt-6.index").write_bytes(b"")
+        with pytest.raises(errors.CheckpointError, match=r"is damaged: .*has 0 bytes"):
+            loaded_run.load_weights(ctx, str(tmp_path / "ckpt-6"))
+    with pytest.raises(errors.CheckpointError, match="No checkpoint found at"):
+        loaded_run.find_checkpoint(str(tmp_path / "none"))
+
+
+def test_example_inputs_of_a_model_are_recorded_as_its_task_passes_them(read_run, trained):
+    with loaded_run.built(read_run(trained).params) as (ctx, _):
+        inputs = loaded_run.real_inputs(ctx)
+        data, _ = next(iter(loaded_run.evaluation_data(ctx)))
+        with pytest.raises(errors.ConfigValueError, match="is not a functional model"):
+            loaded_run.random_inputs(ctx.model)
+        assert "call" not in ctx.model.__dict__
+    assert [*inputs.arrays()] == ["row", "x"]
+    # The inputs are a few examples as the task passes them to its model.
+    np.testing.assert_array_equal(inputs.args[0]["x"], 2.0 * data["x"][:8])
+    assert inputs.args[0]["row"].dtype == np.int32
+    (signature,) = inputs.signature
+    assert signature["x"] == tf.TensorSpec([None, 5], tf.float32, "x")
+    assert signature["row"] == tf.TensorSpec([None], tf.int32, "row")
+
+
+def test_random_inputs_have_the_names_types_and_shapes_of_a_functional_model():
+    layers = keras.layers
+    words = layers.Input((None,), dtype="int32", name="words")
+    length = layers.Input((2,), name="length")
+    x = layers.GlobalAveragePooling1D()(layers.Embedding(2, 3)(words))
+    model = keras.Model({"words": words, "length": length}, layers.Concatenate()([x, length]))
+    inputs = loaded_run.random_inputs(model)
+    assert inputs.signature is None
+    assert {name: array.dtype for name, array in inputs.arrays().items()} == {
+        "length": np.float32,
+        "words": np.int32,
+    }
+    assert set(np.unique(inputs.arrays()["words"])) <= {0, 1}
+    assert model(*inputs.args).shape == (4, 5)
+
+
+@pytest.mark.usefixtures("bfloat16_kernels")
+def test_example_inputs_of_a_functional_model_have_the_names_of_its_inputs(read_run):
+    params = read_run("vision/digits_mlp", "--set=runtime.mixed_precision_dtype=bfloat16").params
+    with loaded_run.built(params) as (ctx, _):
+        inputs = loaded_run.real_inputs(ctx)
+    assert inputs.signature is None
+    assert [(n, a.shape, a.dtype) for n, a in inputs.arrays().items()] == [
+        ("image", (8, 8, 8, 1), np.float32)
+    ]
+
+
+def test_recording_example_inputs_raises_if_the_task_does_not_call_its_model(
+    read_run, trained, monkeypatch
+):
+    with loaded_run.built(read_run(trained).params) as (ctx, _):
+        monkeypatch.setattr(
+            type(ctx.task), "validation_step", lambda self, inputs, model, metrics: {}
+        )
+        with pytest.raises(errors.ConfigValueError, match="does not call its model"):
+            loaded_run.real_inputs(ctx)
+
+
+def test_inputs_of_a_sequential_model_are_not_renamed() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    batch = tf.zeros([1, 2])
+    assert loaded_run.in_own_structure(model, [batch]) == [batch]
+
+
+def test_error_for_a_checkpoint_that_has_been_removed_says_so(tmp_path):
+    with pytest.raises(errors.CheckpointError, match="ckpt-2 no longer exists"):
+        loaded_run.read_checkpoint(tf.train.Checkpoint(), str(tmp_path / "ckpt-2"))

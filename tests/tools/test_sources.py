@@ -78,7 +78,7 @@ def test_reading_a_run_started_with_code_flags_raises_unless_they_are_passed_aga
         assert read_run(tmp_path, given.format(directory=tmp_path)).params.task.units == 3
 
 
-def test_gin_flags_of_a_run_do_not_replace_the_fields_in_its_config(read_run, trained, tmp_path):
+def test_gin_flags_are_not_applied_again_to_the_saved_config_of_a_run(read_run, trained, tmp_path):
     # The command line of the run has replaced the number of steps that gin had set.
     binding = "trainer/params.train_steps = 100"
     command = ["train.py", "--experiment=tests/tools", f"--gin_params={binding}"]

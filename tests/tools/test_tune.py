@@ -47,7 +47,7 @@ def test_tune_batch_size_doubles_the_size_up_to_the_maximum(capsys):
     assert found["largest"] == 200
     assert [trial["batch_size"] for trial in found["trials"]] == [64, 128, 200]
     assert tools.main(["tune", "batch_size", *arguments, "--memory_limit=1MB"]) == 1
-    assert "No batch fits into 0.001 GB, not even 1" in capsys.readouterr().err
+    assert "Even a batch size of 1 does not fit into 0.001 GB" in capsys.readouterr().err
 
 
 def test_batch_size_search_finds_the_largest_size_to_within_one_eighth() -> None:

@@ -25,7 +25,7 @@ from official_lite.data import arrays
 from official_lite.modeling import hyperparams
 from official_lite.modeling.multitask import base_model, configs, multitask, train_lib
 from official_lite.pipeline import stages
-from official_lite.tools import checkpoint_average, run_model
+from official_lite.tools import checkpoint_average, loaded_run
 from tests import rounding
 from tests.modeling.multitask.conftest import (
     TRAINER,
@@ -560,7 +560,7 @@ def test_weights_of_layers_in_lists_of_several_models_are_loaded_from_a_run(
     )
     ctx.model = ListModels()
     ctx.optimizer = multitask.MultiTask.create_optimizer(params.trainer.optimizer_config)
-    run_model.load_weights(ctx, str(tmp_path / "ckpt-8"))
+    loaded_run.load_weights(ctx, str(tmp_path / "ckpt-8"))
     assert ctx.model.values() == trained.values()
 
 
