@@ -104,7 +104,7 @@ class NonfiniteCheck:
 
     @functools.cached_property
     def _searches(self) -> tuple["_Search", "_Search"]:
-        """Searches for non-finite values in all variables except large tables, and in the tables."""
+        """Searches for non-finite values: in all variables except large tables; in the tables."""
         trainer = self._trainer
         parts = tf.train.TrackableView(trainer.checkpoint).descendants()
         optimizers = [part for part in parts if isinstance(part, keras.optimizers.Optimizer)]
