@@ -30,8 +30,6 @@ from official_lite.pipeline.stages import Build, ExperimentContext, find_stages
 from official_lite.run import run_reading, runtime
 from official_lite.tools import sources
 
-__all__ = ["LoadedRun", "load_run"]
-
 _CHOICES = ("best", "latest")
 # The maximum number of example inputs. More examples would only take longer.
 _MAX_EXAMPLES = 8
